@@ -1,0 +1,59 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "backends/cpu/runtime/isa.h"
+#include "backends/cpu/runtime/thread_pool.h"
+
+namespace warpgrad::cpu {
+
+// Uninitialised memory for a kernel's workspace, aligned to a cache line. Throws std::bad_alloc.
+template <class Element>
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(size_t num_elems) : num_elems_(num_elems) {
+    const size_t bytes = (num_elems * sizeof(Element) + 63) / 64 * 64;
+    data_.reset(static_cast<Element*>(std::aligned_alloc(64, bytes == 0 ? 64 : bytes)));
+    if (!data_) throw std::bad_alloc();
+  }
+  Element* data() const { return data_.get(); }
+  size_t size() const { return num_elems_; }
+
+ private:
+  struct Free {
+    void operator()(Element* pointer) const { std::free(pointer); }
+  };
+  std::unique_ptr<Element[], Free> data_;
+  size_t num_elems_ = 0;
+};
+
+// What a CPU kernel may use while it runs: the instruction set and the threads.
+class ExecContext {
+ public:
+  ExecContext(Isa isa, ThreadPool& pool, const CancelFlag& cancel) : isa_(isa), pool_(pool), cancel_(cancel) {}
+
+  Isa isa() const { return isa_; }
+  int num_threads() const { return pool_.num_threads(); }
+
+  // See ThreadPool::parallel_for.
+  void parallel_for(int64_t num_tasks, ThreadPool::Task body) {
+    stopped_.store(false);
+    pool_.parallel_for(num_tasks, cancel_, stopped_, body);
+  }
+
+  // True once a task has failed or the work was cancelled: a task that waits for an earlier one must give up.
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed) || cancel_.is_set(); }
+
+ private:
+  Isa isa_;
+  ThreadPool& pool_;
+  const CancelFlag& cancel_;
+  std::atomic<bool> stopped_{false};
+};
+
+}  // namespace warpgrad::cpu

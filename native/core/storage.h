@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "core/device.h"
+#include "core/stream.h"
+
+namespace warpgrad {
+
+// One allocation on one device, shared by the tensors that view it and by the queued operations that use it.
+class Storage {
+ public:
+  Storage(Device device, void* data, size_t bytes) : device_(device), data_(data), bytes_(bytes) {}
+  virtual ~Storage() = default;
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  Device device() const { return device_; }
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+  // Set when an operation that writes here is enqueued, so that a reader on another stream can wait for it.
+  // Only the thread that enqueues touches it.
+  EventPtr last_write;
+
+ private:
+  Device device_;
+  void* data_;
+  size_t bytes_;
+};
+using StoragePtr = std::shared_ptr<Storage>;
+
+// What a queued operation keeps alive, and what it has to wait for.
+struct StorageUses {
+  std::vector<StoragePtr> reads;
+  std::vector<StoragePtr> writes;
+};
+
+}  // namespace warpgrad

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+
+#include "core/device.h"
+
+namespace warpgrad {
+
+// A position in a stream: reached once all work enqueued before it has finished.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool reached() const = 0;
+  virtual void synchronize() const = 0;  // blocks the calling thread
+};
+using EventPtr = std::shared_ptr<const Event>;
+
+// Runs the operations enqueued on it in order. Enqueueing and waiting are done by one thread, its owner.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual Device device() const = 0;
+  virtual EventPtr record() = 0;
+  virtual void wait(EventPtr event) = 0;  // later work starts after the event; does not block the caller
+  virtual void synchronize() = 0;         // blocks; throws the first failure since the last report
+  // Calls `done` on another thread once all work enqueued so far has finished, with the first failure since the
+  // last report, or null.
+  virtual void notify(std::function<void(std::exception_ptr)> done) = 0;
+};
+
+}  // namespace warpgrad
