@@ -22,7 +22,10 @@ function fail(message) {
 
 /** @param {string} command @param {string[]} args @param {string} [input] */
 function succeeds(command, args, input) {
-  return spawnSync(command, args, { input, stdio: [input === undefined ? 'ignore' : 'pipe', 'ignore', 'ignore'] }).status === 0;
+  return (
+    spawnSync(command, args, { input, stdio: [input === undefined ? 'ignore' : 'pipe', 'ignore', 'ignore'] }).status ===
+    0
+  );
 }
 
 /** @param {string} command @param {string[]} args */
@@ -83,10 +86,11 @@ function build() {
     run(process.execPath, [cmakeJs, 'build', ...common, '--parallel', jobs]);
     return;
   }
-  const includes = [require('node-api-headers').include_dir, path.dirname(require.resolve('node-addon-api/package.json'))];
+  const headers = path.join(path.dirname(require.resolve('node-api-headers/package.json')), 'include');
+  const includes = [headers, path.dirname(require.resolve('node-addon-api/package.json'))];
   const options = [
     `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${TREE}`,
-    `-DWARPGRAD_NODE_INCLUDE=${includes.map((folder) => path.resolve(folder)).join(';')}`,
+    `-DWARPGRAD_NODE_INCLUDE=${includes.join(';')}`,
   ];
   run('cmake', ['-S', ROOT, '-B', TREE, '-G', generator, '-DCMAKE_BUILD_TYPE=Release', ...options]);
   run('cmake', ['--build', TREE, '--parallel', jobs]);
