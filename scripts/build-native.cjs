@@ -88,10 +88,7 @@ function build() {
   }
   const headers = path.join(path.dirname(require.resolve('node-api-headers/package.json')), 'include');
   const includes = [headers, path.dirname(require.resolve('node-addon-api/package.json'))];
-  const options = [
-    `-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${TREE}`,
-    `-DWARPGRAD_NODE_INCLUDE=${includes.join(';')}`,
-  ];
+  const options = [`-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${TREE}`, `-DWARPGRAD_NODE_INCLUDE=${includes.join(';')}`];
   run('cmake', ['-S', ROOT, '-B', TREE, '-G', generator, '-DCMAKE_BUILD_TYPE=Release', ...options]);
   run('cmake', ['--build', TREE, '--parallel', jobs]);
 }
