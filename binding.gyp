@@ -7,7 +7,7 @@
       'actions': [
         {
           'action_name': 'cmake',
-          'inputs': ['CMakeLists.txt'],
+          'inputs': ['scripts/build-native.cjs'],
           # Never written, so that the action always runs: CMake decides what is out of date.
           'outputs': ['<(PRODUCT_DIR)/always-run'],
           'action': ['node', 'scripts/build-native.cjs', '--out', '<(PRODUCT_DIR)'],
