@@ -1,0 +1,92 @@
+import type { AttentionReferenceOptions } from '../../lib/reference/attention';
+import type { Float64Tensor } from '../../lib/reference/float64';
+import { rounded, type Operand } from './dtypes';
+import type { Random } from './random';
+
+export interface AttentionInputs {
+  readonly q: Float64Tensor;
+  readonly k: Float64Tensor;
+  readonly v: Float64Tensor;
+}
+
+export interface AttentionCase {
+  readonly title: string;
+  readonly inputs: AttentionInputs;
+  readonly dOut: Float64Tensor;
+  readonly options: AttentionReferenceOptions;
+}
+
+/** 'tiny' suits element-by-element differences; 'small' crosses the blocks of the kernels. */
+export type CaseSize = 'tiny' | 'small';
+
+const HEAD_DIMS = [1, 7, 16, 24, 60, 64, 72, 96, 100, 128, 192, 256];
+
+/** Draws shapes and options over everything that attention supports. */
+export function randomAttentionCase(random: Random, size: CaseSize): AttentionCase {
+  const tiny = size === 'tiny';
+  const longest = tiny ? 7 : random.pick([20, 70, 150]);
+  const drawDim = () => (tiny ? random.integer(1, 6) : random.pick(HEAD_DIMS));
+  const headDim = drawDim();
+  const valueDim = random.chance(0.6) ? headDim : drawDim();
+  const kvHeads = random.integer(1, 2);
+  const heads = kvHeads * random.integer(1, 3);
+  const packing = random.chance(0.4) ? drawPacking(random, longest) : undefined;
+  const batch = random.integer(1, 2);
+  const qRows = packing ? [packing.rowsQ] : [batch, random.integer(1, longest)];
+  const kRows = packing ? [packing.rowsK] : [batch, random.integer(1, longest)];
+  const options = { ...drawAttentionOptions(random, heads, longest), ...packing?.offsets };
+  return {
+    title: attentionTitle([...qRows, heads, headDim], [...kRows, kvHeads, valueDim], options),
+    inputs: {
+      q: random.tensor([...qRows, heads, headDim]),
+      k: random.tensor([...kRows, kvHeads, headDim]),
+      v: random.tensor([...kRows, kvHeads, valueDim]),
+    },
+    dOut: random.tensor([...qRows, heads, valueDim]),
+    options,
+  };
+}
+
+/** The case as a library with 16-bit operands sees it. */
+export function roundedAttentionCase(item: AttentionCase, dtype: Operand): AttentionCase {
+  const { q, k, v } = item.inputs;
+  const inputs = { q: rounded(q, dtype), k: rounded(k, dtype), v: rounded(v, dtype) };
+  const { sink } = item.options;
+  const options = { ...item.options, ...(sink && { sink: rounded(sink, 'float32') }) };
+  return { ...item, inputs, dOut: rounded(item.dOut, dtype), options };
+}
+
+function drawPacking(random: Random, longest: number) {
+  const count = random.integer(1, 4);
+  const offsets = { cuSeqlensQ: random.cuSeqlens(count, longest), cuSeqlensK: random.cuSeqlens(count, longest) };
+  const spareRows = () => (random.chance(0.5) ? random.integer(1, 5) : 0); // a buffer longer than its sequences
+  const rowsQ = Math.max(1, offsets.cuSeqlensQ.at(-1)! + spareRows());
+  const rowsK = Math.max(1, offsets.cuSeqlensK.at(-1)! + spareRows());
+  return { offsets, rowsQ, rowsK };
+}
+
+function drawAttentionOptions(random: Random, heads: number, longest: number): AttentionReferenceOptions {
+  const side = () => (random.chance(0.3) ? Infinity : random.integer(0, Math.ceil(longest / 2)));
+  return {
+    ...(random.chance(0.4) && { causal: true }),
+    ...(random.chance(0.4) && { window: [side(), side()] as const }),
+    ...(random.chance(0.3) && { softmaxScale: random.between(0.05, 0.5) }),
+    ...(random.chance(0.3) && { softcap: random.between(1, 20) }),
+    ...(random.chance(0.3) && { sink: random.tensor([heads]) }),
+  };
+}
+
+function attentionTitle(q: readonly number[], v: readonly number[], options: AttentionReferenceOptions): string {
+  const { sink, softmaxScale, softcap, causal, window, cuSeqlensQ, cuSeqlensK } = options;
+  return [
+    `q [${q.join(',')}] v [${v.join(',')}]`,
+    causal && 'causal',
+    window && `window [${window.join(',')}]`,
+    softmaxScale && `scale ${softmaxScale.toPrecision(3)}`,
+    softcap && `softcap ${softcap.toPrecision(3)}`,
+    sink && 'sink',
+    cuSeqlensQ && `cuQ [${String(cuSeqlensQ)}] cuK [${String(cuSeqlensK)}]`,
+  ]
+    .filter(Boolean)
+    .join(' ');
+}

@@ -1,0 +1,76 @@
+import type { Float64Tensor } from '../../lib/reference/float64';
+
+/** How far a result may be from what is expected; each bound that is given must hold. */
+export interface Tolerance {
+  /** max |err| */
+  readonly maxAbs?: number;
+  /** rms(err) / rms(expected) */
+  readonly rmsRatio?: number;
+}
+
+export interface Difference {
+  readonly maxAbs: number;
+  readonly maxAt: number;
+  readonly rmsRatio: number;
+}
+
+/** Equal infinities differ by 0; a NaN on one side, or different infinities, by Infinity. */
+export function difference(actual: ArrayLike<number>, expected: ArrayLike<number>): Difference {
+  let [maxAbs, maxAt, errors, squares] = [0, 0, 0, 0];
+  for (let n = 0; n < expected.length; n++) {
+    const [a, e] = [actual[n]!, expected[n]!];
+    if (Object.is(a, e) || a === e) {
+      if (Number.isFinite(e)) squares += e * e;
+      continue;
+    }
+    const err = Number.isFinite(a) && Number.isFinite(e) ? Math.abs(a - e) : Infinity;
+    if (err > maxAbs) [maxAbs, maxAt] = [err, n];
+    errors += err * err;
+    if (Number.isFinite(e)) squares += e * e;
+  }
+  return { maxAbs, maxAt, rmsRatio: errors === 0 ? 0 : Math.sqrt(errors / squares) };
+}
+
+/** Fails with the tensor's name, the measured difference and where it is largest. */
+export function expectClose(name: string, actual: Float64Tensor, expected: Float64Tensor, tolerance: Tolerance): void {
+  if (String(actual.shape) !== String(expected.shape)) {
+    throw new Error(`${name} has shape [${actual.shape.join(', ')}], expected [${expected.shape.join(', ')}]`);
+  }
+  const found = difference(actual.data, expected.data);
+  const { maxAbs = Infinity, rmsRatio = Infinity } = tolerance;
+  if (found.maxAbs <= maxAbs && found.rmsRatio <= rmsRatio) return;
+  const at = found.maxAt;
+  throw new Error(
+    `${name}: max|err| ${found.maxAbs.toExponential(2)} (allowed ${maxAbs.toExponential(2)}), ` +
+      `rms ratio ${found.rmsRatio.toExponential(2)} (allowed ${rmsRatio.toExponential(2)}); ` +
+      `at [${position(at, expected.shape).join(', ')}] of [${expected.shape.join(', ')}] ` +
+      `got ${actual.data[at]}, expected ${expected.data[at]}`,
+  );
+}
+
+/** Fails unless both hold the same bits (NaN equals NaN, 0 differs from -0). */
+export function expectBitwiseEqual(name: string, actual: ArrayLike<number>, expected: ArrayLike<number>): void {
+  if (actual.length !== expected.length) throw new Error(`${name}: ${actual.length} numbers, not ${expected.length}`);
+  for (let n = 0; n < expected.length; n++) {
+    if (Object.is(actual[n], expected[n])) continue;
+    throw new Error(`${name}: element ${n} of ${expected.length} is ${actual[n]}, not ${expected[n]} as before`);
+  }
+}
+
+/** The largest finite magnitude. */
+export function maxAbs(values: ArrayLike<number>): number {
+  let largest = 0;
+  for (let n = 0; n < values.length; n++) {
+    if (Number.isFinite(values[n]!)) largest = Math.max(largest, Math.abs(values[n]!));
+  }
+  return largest;
+}
+
+function position(at: number, shape: readonly number[]): number[] {
+  const indices: number[] = [];
+  for (const extent of [...shape].reverse()) {
+    indices.unshift(at % extent);
+    at = Math.floor(at / extent);
+  }
+  return indices;
+}

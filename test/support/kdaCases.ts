@@ -1,0 +1,174 @@
+import type { Float64Tensor } from '../../lib/reference/float64';
+import {
+  kdaForwardReference,
+  type KdaReferenceGradients,
+  type KdaReferenceInputs,
+  type KdaReferenceOptions,
+} from '../../lib/reference/kda';
+import type { CaseSize } from './attentionCases';
+import { rounded, type Operand } from './dtypes';
+import type { Random } from './random';
+
+export interface KdaCase {
+  readonly title: string;
+  readonly inputs: KdaReferenceInputs;
+  readonly dOut: Float64Tensor;
+  readonly dFinalState?: Float64Tensor;
+  readonly options: KdaReferenceOptions;
+}
+
+const HEAD_DIMS = [1, 8, 16, 20, 60, 64, 100, 128, 256];
+const MOST_STATE_UPDATES = 3e6; // keeps the reference under half a second
+
+/** Draws shapes and options over everything that KDA supports. */
+export function randomKdaCase(random: Random, size: CaseSize): KdaCase {
+  const tiny = size === 'tiny';
+  const drawDim = () => (tiny ? random.integer(1, 5) : random.pick(HEAD_DIMS));
+  const [K, V] = [drawDim(), drawDim()];
+  const H = random.integer(1, 2);
+  const HV = H * random.integer(1, 3);
+  const packed = random.chance(0.4);
+  const count = packed ? random.integer(1, 4) : random.integer(1, 2);
+  const budget = Math.max(1, Math.floor(MOST_STATE_UPDATES / (count * HV * K * V)));
+  const longest = Math.min(tiny ? 7 : random.pick([20, 70, 200]), budget);
+  const cuSeqlens = packed ? random.cuSeqlens(count, longest) : undefined;
+  const spareRows = packed && random.chance(0.5) ? random.integer(1, 5) : 0;
+  const T = cuSeqlens ? Math.max(1, cuSeqlens.at(-1)! + spareRows) : random.integer(1, longest);
+  const B = packed ? 1 : count;
+  const stateLayout = random.pick(['kv', 'vk', undefined] as const);
+  const drawState = () => random.tensor([count, HV, ...(stateLayout === 'vk' ? [V, K] : [K, V])]);
+  const options: KdaReferenceOptions = {
+    ...drawKdaOptions(random, HV, K),
+    ...(random.chance(0.5) && { initialState: drawState() }),
+    ...(stateLayout && { stateLayout }),
+    ...(cuSeqlens && { cuSeqlens }),
+  };
+  const dFinalState = random.chance(0.5) ? drawState() : undefined;
+  return {
+    title: kdaTitle([B, T, H, K], [HV, V], options, dFinalState !== undefined),
+    inputs: drawKdaInputs(random, [B, T], { H, HV, K, V }, options),
+    dOut: random.tensor([B, T, HV, V]),
+    ...(dFinalState && { dFinalState }),
+    options,
+  };
+}
+
+/** The case as a library with operands of `dtype` sees it; g and beta have their own dtype, states float32. */
+export function roundedKdaCase(item: KdaCase, dtype: Operand, gateDtype: Operand = 'float32'): KdaCase {
+  const { q, k, v, g, beta } = item.inputs;
+  const { initialState, gate } = item.options;
+  const to32 = (tensor: Float64Tensor) => rounded(tensor, 'float32');
+  return {
+    ...item,
+    inputs: {
+      ...{ q: rounded(q, dtype), k: rounded(k, dtype), v: rounded(v, dtype) },
+      ...{ g: rounded(g, gateDtype), beta: rounded(beta, gateDtype) },
+    },
+    dOut: rounded(item.dOut, dtype),
+    ...(item.dFinalState && { dFinalState: to32(item.dFinalState) }),
+    options: {
+      ...item.options,
+      ...(initialState && { initialState: to32(initialState) }),
+      ...(gate && {
+        gate: {
+          ...(gate.aLog && { aLog: to32(gate.aLog) }),
+          ...(gate.dtBias && { dtBias: to32(gate.dtBias) }),
+          ...(gate.lowerBound !== undefined && { lowerBound: Math.fround(gate.lowerBound) }),
+        },
+      }),
+    },
+  };
+}
+
+/** sum(out · dOut) + sum(finalState · dFinalState) of the float64 reference. */
+export function kdaLoss({ inputs, options, dOut, dFinalState }: KdaCase): number {
+  const { out, finalState } = kdaForwardReference(inputs, options);
+  const sum = out.data.reduce((total, value, n) => total + value * dOut.data[n]!, 0);
+  return dFinalState ? finalState.data.reduce((total, value, n) => total + value * dFinalState.data[n]!, sum) : sum;
+}
+
+/** Each input that has a gradient, with the gradient's name. */
+export function kdaInputTensors({
+  inputs,
+  options,
+}: KdaCase): Record<string, { readonly input: Float64Tensor; readonly gradient: keyof KdaReferenceGradients }> {
+  const { aLog, dtBias } = options.gate ?? {};
+  return {
+    q: { input: inputs.q, gradient: 'dq' },
+    k: { input: inputs.k, gradient: 'dk' },
+    v: { input: inputs.v, gradient: 'dv' },
+    g: { input: inputs.g, gradient: 'dg' },
+    beta: { input: inputs.beta, gradient: 'dbeta' },
+    ...(options.initialState && { initialState: { input: options.initialState, gradient: 'dInitialState' } }),
+    ...(aLog && { aLog: { input: aLog, gradient: 'dALog' } }),
+    ...(dtBias && { dtBias: { input: dtBias, gradient: 'dDtBias' } }),
+  };
+}
+
+function drawKdaOptions(random: Random, HV: number, K: number): KdaReferenceOptions {
+  const gateKind = random.pick(['given', 'given', 'softplus', 'bounded'] as const);
+  const withALog = gateKind === 'softplus' || random.chance(0.6);
+  const biasShape = random.chance(0.5) ? [HV, K] : [HV * K];
+  const betaLogits = random.chance(0.5);
+  return {
+    ...(random.chance(0.3) && { scale: random.between(0.2, 1.5) }),
+    ...(random.chance(0.5) && { qkL2Norm: true }),
+    ...(gateKind !== 'given' && {
+      gate: {
+        ...(withALog && { aLog: random.tensor([HV], () => random.between(-1, 1)) }),
+        ...(random.chance(0.6) && { dtBias: random.tensor(biasShape) }),
+        ...(gateKind === 'bounded' && { lowerBound: random.pick([-5, -1.5, -0.25]) }),
+      },
+    }),
+    ...(betaLogits && { betaLogits }),
+    ...(betaLogits && random.chance(0.5) && { allowNegEigval: true }),
+  };
+}
+
+function drawKdaInputs(
+  random: Random,
+  [B, T]: readonly [number, number],
+  { H, HV, K, V }: Record<'H' | 'HV' | 'K' | 'V', number>,
+  { qkL2Norm, gate, betaLogits }: KdaReferenceOptions,
+): KdaReferenceInputs {
+  // Keys of norm at most 1 without the L2 norm: larger ones make the recurrence itself grow without bound.
+  const rows = () => (qkL2Norm ? random.tensor([B, T, H, K]) : random.rows([B, T, H, K], 0.3, 1));
+  const decays: readonly (() => number)[] = [
+    () => random.between(-0.1, 0),
+    () => random.between(-3, 0),
+    () => random.pick([0, -0.01, -5, -20]),
+    () => random.pick([0, -0.2, -1000]),
+    () => random.pick([-0.1, -1, -Infinity]),
+  ];
+  return {
+    q: rows(),
+    k: rows(),
+    v: random.tensor([B, T, HV, V]),
+    g: random.tensor([B, T, HV, K], gate ? () => 2 * random.normal() : random.pick(decays)),
+    beta: random.tensor([B, T, HV], betaLogits ? () => 2 * random.normal() : () => random.pick([0, 1, random.uniform()])),
+  };
+}
+
+function kdaTitle(
+  q: readonly number[],
+  [HV, V]: readonly [number, number],
+  options: KdaReferenceOptions,
+  hasDFinalState: boolean,
+): string {
+  const { scale, qkL2Norm, gate, betaLogits, allowNegEigval, initialState, stateLayout, cuSeqlens } = options;
+  const gateParts = gate && [gate.lowerBound ?? 'softplus', gate.aLog && 'aLog', gate.dtBias && 'dtBias'];
+  return [
+    `q [${q.join(',')}] HV ${HV} V ${V}`,
+    scale && `scale ${scale.toPrecision(3)}`,
+    qkL2Norm && 'norm',
+    gateParts && `gate(${gateParts.filter(Boolean).join(' ')})`,
+    betaLogits && 'logits',
+    allowNegEigval && 'neg',
+    initialState && 'initial',
+    hasDFinalState && 'final',
+    stateLayout,
+    cuSeqlens && `cu [${String(cuSeqlens)}]`,
+  ]
+    .filter(Boolean)
+    .join(' ');
+}

@@ -1,0 +1,6 @@
+// How the tests compile TypeScript; types are checked apart, by tsc.
+module.exports = {
+  jsc: { parser: { syntax: 'typescript' }, target: 'es2022', keepClassNames: true },
+  module: { type: 'commonjs' },
+  sourceMaps: 'inline',
+};
