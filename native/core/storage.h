@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -25,6 +26,10 @@ class Storage {
   // Only the thread that enqueues touches it.
   EventPtr last_write;
 
+  // Why the contents can't be used: the operation that should have written them failed. Whoever reads this storage
+  // fails with the same error. Written by the stream that runs the operation, read after its event.
+  std::exception_ptr failure;
+
  private:
   Device device_;
   void* data_;
@@ -32,10 +37,16 @@ class Storage {
 };
 using StoragePtr = std::shared_ptr<Storage>;
 
-// What a queued operation keeps alive, and what it has to wait for.
+// The storages that a queued operation keeps alive and is ordered by.
 struct StorageUses {
   std::vector<StoragePtr> reads;
   std::vector<StoragePtr> writes;
+};
+
+struct MemoryStats {
+  size_t live_bytes = 0;
+  size_t peak_bytes = 0;
+  size_t allocations = 0;  // live ones
 };
 
 }  // namespace warpgrad

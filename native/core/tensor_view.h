@@ -34,6 +34,15 @@ struct TensorView {
     return true;
   }
 
+  // Sets the strides of a contiguous row-major tensor of this shape.
+  void set_contiguous_strides() {
+    int64_t stride = 1;
+    for (int i = rank - 1; i >= 0; --i) {
+      strides[i] = stride;
+      stride *= shape[i];
+    }
+  }
+
   template <class Element>
   Element* as() const {
     return static_cast<Element*>(data);

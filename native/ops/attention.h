@@ -21,13 +21,14 @@ constexpr int64_t kMaxHeadDim = 256;
 //   lse      [B, H, Sq]        [H, total_q]          contiguous float32, natural logarithm
 //   sink     [H]                                     float32, optional
 //
-// q, k, v, d_out may have any strides but 1 in the last dimension (a stride of 0 there is refused; 0 elsewhere is fine).
+// q, k, v, d_out may have any strides but 1 in the last dimension (a stride of 0 there is refused; 0 elsewhere is
+// fine).
 struct AttentionOptions {
-  float scale = 1;                        // applied to q·k
-  float softcap = 0;                      // 0: off
-  int64_t window_left = kUnbounded;       // keys to the left of the diagonal that a query sees
-  int64_t window_right = kUnbounded;      // keys to the right; 0 when causal
-  std::vector<int32_t> cu_seqlens_q;      // [N + 1], empty when dense
+  float scale = 1;                    // applied to q·k
+  float softcap = 0;                  // 0: off
+  int64_t window_left = kUnbounded;   // keys to the left of the diagonal that a query sees
+  int64_t window_right = kUnbounded;  // keys to the right; 0 when causal
+  std::vector<int32_t> cu_seqlens_q;  // [N + 1], empty when dense
   std::vector<int32_t> cu_seqlens_k;
 };
 

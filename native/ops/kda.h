@@ -31,7 +31,7 @@ struct KdaOptions {
   float scale = 1;
   bool qk_l2_norm = false;
   GateKind gate = GateKind::kGiven;
-  float lower_bound = 0;          // < 0, for kBounded
+  float lower_bound = 0;  // < 0, for kBounded
   bool beta_logits = false;
   bool allow_neg_eigval = false;  // with beta_logits: beta = 2 sigmoid(b)
   bool state_vk = false;
@@ -59,7 +59,8 @@ struct KdaBackwardParams {
   TensorView d_out, d_final_state;  // d_final_state optional
   TensorView q, k, v, g, beta, a_log, dt_bias, initial_state;
   KdaSaved saved;
-  // Outputs. dq, dk, dv have the dtype of q; dg, dbeta the dtypes of g, beta; the others float32. The last three are optional.
+  // Outputs. dq, dk, dv have the dtype of q; dg, dbeta the dtypes of g, beta; the others float32. The last three are
+  // optional.
   TensorView dq, dk, dv, dg, dbeta, d_initial_state, d_a_log, d_dt_bias;
 };
 

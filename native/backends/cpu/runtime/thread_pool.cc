@@ -5,7 +5,10 @@
 namespace warpgrad::cpu {
 
 struct ThreadPool::Job {
-  int64_t num_tasks;
+  Job(int64_t num_tasks, const CancelFlag& cancel, std::atomic<bool>& stopped, Task body)
+      : num_tasks(num_tasks), cancel(cancel), stopped(stopped), body(body) {}
+
+  const int64_t num_tasks;
   const CancelFlag& cancel;
   std::atomic<bool>& stopped;
   Task body;
@@ -68,7 +71,7 @@ void ThreadPool::work() {
 }
 
 void ThreadPool::parallel_for(int64_t num_tasks, const CancelFlag& cancel, std::atomic<bool>& stopped, Task body) {
-  Job job{num_tasks, cancel, stopped, body};
+  Job job(num_tasks, cancel, stopped, body);
   const bool shared = num_tasks > 1 && !threads_.empty();
   if (shared) {
     {

@@ -1,0 +1,248 @@
+import { native, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { addon } from './native';
+import { expectCuSeqlens, handle, Operands, optionalHandle, streamHandle } from './operands';
+import type { Stream } from './stream';
+import { allocateTensor, type Tensor } from './tensor';
+import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
+
+/** Largest head dimension. */
+const MAX_HEAD_DIM = 256;
+
+export interface AttentionOptions {
+  /** No query sees keys to its right, counted from the bottom-right corner: the last query sees the last key. */
+  causal?: boolean;
+  /** Keys to the left and to the right of the diagonal that a query sees; Infinity for no limit. Default: no limits. */
+  window?: readonly [left: number, right: number];
+  /** Factor of q·k. Default: D^-1/2. */
+  softmaxScale?: number;
+  /** Scores become cap·tanh(score / cap). Default: off, as is 0. */
+  softcap?: number;
+  /** Learnable logit of each head that takes weight and gives no value: float32 [H]. */
+  sink?: Tensor;
+  /** Offsets of packed queries, [N + 1] starting at 0; then q is [total, H, D]. With `cuSeqlensK`. */
+  cuSeqlensQ?: readonly number[] | Int32Array | Tensor;
+  /** Offsets of packed keys. */
+  cuSeqlensK?: readonly number[] | Int32Array | Tensor;
+  /** Stream to run on. Default: the current one of the device. */
+  stream?: Stream;
+}
+
+export interface AttentionBackwardOptions extends AttentionOptions {
+  /** Gradients bitwise equal from run to run. On the CPU they always are. */
+  deterministic?: boolean;
+}
+
+export interface AttentionForwardResult {
+  /** [B, Sq, H, Dv] or [total_q, H, Dv], dtype of q. */
+  readonly out: Tensor;
+  /** Log-sum-exp of the scores of each query, natural logarithm: float32 [B, H, Sq] or [H, total_q]. */
+  readonly lse: Tensor;
+}
+
+export interface AttentionBackwardResult {
+  /** Like q. */
+  readonly dq: Tensor;
+  /** Like k. */
+  readonly dk: Tensor;
+  /** Like v. */
+  readonly dv: Tensor;
+  /** float32 [H], when there is a sink. */
+  readonly dSink?: Tensor;
+}
+
+const FORWARD_OPTIONS = ['causal', 'window', 'softmaxScale', 'softcap', 'sink', 'cuSeqlensQ', 'cuSeqlensK', 'stream'];
+const BACKWARD_OPTIONS = [...FORWARD_OPTIONS, 'deterministic'];
+
+interface Problem {
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly v: Tensor;
+  readonly sink: Tensor | undefined;
+  readonly outShape: readonly number[];
+  readonly lseShape: readonly number[];
+  readonly stream: Stream;
+  readonly operands: Operands;
+  readonly arguments: [number, number, number, number, Int32Array | undefined, Int32Array | undefined];
+}
+
+/** Checks what forward and backward have in common. */
+function checkProblem(caller: string, q: unknown, k: unknown, v: unknown, options: AttentionOptions): Problem {
+  const operands = new Operands(caller, 'q', q);
+  const packed = options.cuSeqlensQ !== undefined || options.cuSeqlensK !== undefined;
+  const rank = packed ? 3 : 4;
+  const [qLayout, kLayout] = packed ? ['[total, H, D]', '[total, Hkv, D]'] : ['[B, S, H, D]', '[B, S, Hkv, D]'];
+  const tensorQ = operands.ranked('q', q, qLayout, rank);
+  const tensorK = operands.ranked('k', k, kLayout, rank);
+  const [heads, headDim] = tensorQ.shape.slice(-2) as [number, number];
+  const headsKv = tensorK.shape[rank - 2]!;
+  operands.shaped('k', tensorK, [...(packed ? [] : [tensorQ.shape[0]!]), tensorK.shape[rank - 3]!, headsKv, headDim]);
+  if (heads < 1 || headsKv < 1 || heads % headsKv !== 0) {
+    throw new WarpgradRangeError(`${caller}: the ${heads} heads of q must be a multiple of the ${headsKv} heads of k`);
+  }
+  const tensorV = operands.ranked('v', v, kLayout.replace('D]', 'Dv]'), rank);
+  const valueDim = tensorV.shape[rank - 1]!;
+  operands.shaped('v', tensorV, [...tensorK.shape.slice(0, -1), valueDim]);
+  for (const [name, dim] of [
+    ['q', headDim],
+    ['v', valueDim],
+  ] as const) {
+    if (dim < 1 || dim > MAX_HEAD_DIM) {
+      throw new WarpgradRangeError(`${caller}: the head dimension of ${name} must be 1 to ${MAX_HEAD_DIM}, got ${dim}`);
+    }
+  }
+  const sink = options.sink === undefined ? undefined : operands.contiguous('sink', options.sink, [heads], ['float32']);
+  const rows = tensorQ.shape.slice(0, -2);
+  return {
+    q: tensorQ,
+    k: tensorK,
+    v: tensorV,
+    sink,
+    outShape: Object.freeze([...tensorQ.shape.slice(0, -1), valueDim]),
+    lseShape: Object.freeze(packed ? [heads, rows[0]!] : [rows[0]!, heads, rows[1]!]),
+    stream: operands.stream(options.stream),
+    operands,
+    arguments: [
+      numberOption(caller, 'softmaxScale', options.softmaxScale, headDim ** -0.5),
+      softcapOption(caller, options.softcap),
+      ...windowOption(caller, options),
+      ...(packed ? packedOffsets(caller, options, tensorQ.shape[0]!, tensorK.shape[0]!) : [undefined, undefined]),
+    ] as Problem['arguments'],
+  };
+}
+
+function softcapOption(caller: string, value: unknown): number {
+  const softcap = numberOption(caller, 'softcap', value, 0);
+  if (softcap < 0) throw new WarpgradRangeError(`${caller}: softcap must be >= 0, got ${softcap}`);
+  return softcap;
+}
+
+function windowOption(caller: string, options: AttentionOptions): [left: number, right: number] {
+  const causal = flagOption(caller, 'causal', options.causal);
+  const { window } = options;
+  if (window === undefined) return [Infinity, causal ? 0 : Infinity];
+  if (!Array.isArray(window)) {
+    throw new WarpgradTypeError(`${caller}: window must be [left, right], got ${describe(window)}`);
+  }
+  const valid = (side: unknown) => side === Infinity || (Number.isSafeInteger(side) && (side as number) >= 0);
+  if (window.length !== 2 || !window.every(valid)) {
+    throw new WarpgradRangeError(
+      `${caller}: window must be [left, right] with whole numbers >= 0 or Infinity, got ${describe(window)}`,
+    );
+  }
+  const [left, right] = window as [number, number];
+  return [left, causal ? 0 : right];
+}
+
+function packedOffsets(
+  caller: string,
+  options: AttentionOptions,
+  rowsQ: number,
+  rowsK: number,
+): [Int32Array, Int32Array] {
+  for (const [given, missing] of [
+    ['cuSeqlensQ', 'cuSeqlensK'],
+    ['cuSeqlensK', 'cuSeqlensQ'],
+  ] as const) {
+    if (options[missing] === undefined) throw new WarpgradTypeError(`${caller}: ${given} needs ${missing} beside it`);
+  }
+  const offsetsQ = expectCuSeqlens(caller, 'cuSeqlensQ', options.cuSeqlensQ, rowsQ);
+  const offsetsK = expectCuSeqlens(caller, 'cuSeqlensK', options.cuSeqlensK, rowsK);
+  if (offsetsQ.length !== offsetsK.length) {
+    throw new WarpgradRangeError(
+      `${caller}: cuSeqlensQ and cuSeqlensK must have equally many entries, got ${offsetsQ.length} and ${offsetsK.length}`,
+    );
+  }
+  return [offsetsQ, offsetsK];
+}
+
+/**
+ * Scaled dot-product attention, `out_i = Σ_j softmax_j(scale · q_i·k_j) v_j` over the keys that query i sees; the formulas
+ * are in docs/attention.md. Enqueues and returns at once.
+ *
+ * @param q [B, Sq, H, D], or packed [total_q, H, D]; float32, float16 or bfloat16, last dimension contiguous, D <= 256
+ * @param k [B, Sk, Hkv, D] or [total_k, Hkv, D], dtype of q; H is a multiple of Hkv, query head h reads head h / (H / Hkv)
+ * @param v [B, Sk, Hkv, Dv] or [total_k, Hkv, Dv], dtype of q, Dv <= 256
+ * @returns out and lse. A query that sees no key has out 0 and lse -Infinity (or its sink). Rows past the end of
+ * cuSeqlensQ are 0.
+ * @throws WarpgradTypeError, WarpgradRangeError, WarpgradError (ERR_WARPGRAD_DISPOSED, ERR_WARPGRAD_OUT_OF_MEMORY) before
+ * anything is allocated or run
+ */
+export function attentionForward(
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  options: AttentionOptions = {},
+): AttentionForwardResult {
+  expectKnownOptions('attentionForward', options, FORWARD_OPTIONS);
+  const problem = checkProblem('attentionForward', q, k, v, options);
+  const { stream, sink } = problem;
+  const out = allocateTensor(problem.outShape, q.dtype, stream);
+  const lse = allocateTensor(problem.lseShape, 'float32', stream);
+  native(() =>
+    addon.attentionForward(
+      streamHandle(stream),
+      handle(q),
+      handle(k),
+      handle(v),
+      optionalHandle(sink),
+      handle(out),
+      handle(lse),
+      ...problem.arguments,
+    ),
+  );
+  return { out, lse };
+}
+
+/**
+ * Gradients of a loss with respect to q, k, v and the sink from its gradient with respect to `out`; docs/attention.md has
+ * the formulas. Takes the operands, results and options of the forward call. Enqueues and returns at once.
+ *
+ * @param dOut like out, any strides with the last dimension contiguous
+ * @param out what attentionForward gave
+ * @param lse what attentionForward gave
+ * @returns dq, dk, dv with the shapes and dtype of q, k, v, and dSink float32 [H] when there is a sink
+ * @throws like attentionForward
+ */
+export function attentionBackward(
+  dOut: Tensor,
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  out: Tensor,
+  lse: Tensor,
+  options: AttentionBackwardOptions = {},
+): AttentionBackwardResult {
+  const caller = 'attentionBackward';
+  expectKnownOptions(caller, options, BACKWARD_OPTIONS);
+  const problem = checkProblem(caller, q, k, v, options);
+  const { operands, stream, sink } = problem;
+  operands.shaped('dOut', dOut, problem.outShape);
+  operands.contiguous('out', out, problem.outShape);
+  operands.contiguous('lse', lse, problem.lseShape, ['float32']);
+  const deterministic = flagOption(caller, 'deterministic', options.deterministic);
+  const [dq, dk, dv] = [q, k, v].map((operand) => allocateTensor(operand.shape, q.dtype, stream)) as [
+    Tensor,
+    Tensor,
+    Tensor,
+  ];
+  const dSink = sink && allocateTensor(sink.shape, 'float32', stream);
+  native(() =>
+    addon.attentionBackward(
+      streamHandle(stream),
+      handle(dOut),
+      handle(q),
+      handle(k),
+      handle(v),
+      handle(out),
+      handle(lse),
+      optionalHandle(sink),
+      handle(dq),
+      handle(dk),
+      handle(dv),
+      optionalHandle(dSink),
+      ...problem.arguments,
+      deterministic,
+    ),
+  );
+  return { dq, dk, dv, ...(dSink && { dSink }) };
+}

@@ -1,0 +1,385 @@
+import { native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { addon, type KdaArguments, type KdaInputs, type KdaIntermediates } from './native';
+import { expectCuSeqlens, handle, Operands, optionalHandle, streamHandle } from './operands';
+import type { Stream } from './stream';
+import { allocateTensor, shareTensor, type Tensor } from './tensor';
+import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
+
+/** Largest K and V. */
+const MAX_DIM = 256;
+/** Tokens of a chunk; as in native/ops/kda.h. */
+const CHUNK = 64;
+
+/** How the log decay comes from the `g` operand x: softplus with `aLog`, bounded with `lowerBound`. */
+export interface KdaGate {
+  /** float32 [HV]. g = -exp(aLog)·softplus(x + dtBias), or the slope of the bounded gate (default there: 0). */
+  aLog?: Tensor;
+  /** float32 [HV, K] or [HV·K]. Default: 0. */
+  dtBias?: Tensor;
+  /** Below 0: g = lowerBound·sigmoid(exp(aLog)·(x + dtBias)). */
+  lowerBound?: number;
+}
+
+export interface KdaForwardOptions {
+  /** Factor of the output. Default: K^-1/2. */
+  scale?: number;
+  /** State before the first token of each sequence: float32 [N, HV, K, V]. Default: 0. */
+  initialState?: Tensor;
+  /** Give the state after the last token too. */
+  outputFinalState?: boolean;
+  /** Offsets of packed sequences, [N + 1] starting at 0; B is 1 then. */
+  cuSeqlens?: readonly number[] | Int32Array | Tensor;
+  /** Normalise q and k over K first: x / sqrt(Σx² + 1e-6). */
+  qkL2Norm?: boolean;
+  /** Compute the log decay from `g`. Default: `g` is the log decay, <= 0. */
+  gate?: KdaGate;
+  /** `beta` holds logits: β = sigmoid(beta). */
+  betaLogits?: boolean;
+  /** With betaLogits: β = 2·sigmoid(beta). */
+  allowNegEigval?: boolean;
+  /** Layout of states: 'kv' is [N, HV, K, V], 'vk' is [N, HV, V, K]. Default: 'kv'. */
+  stateLayout?: 'kv' | 'vk';
+  /** Keep what the backward would otherwise compute again: faster and larger. */
+  saveIntermediates?: boolean;
+  /** Stream to run on. Default: the current one of the device. */
+  stream?: Stream;
+}
+
+export interface KdaBackwardOptions {
+  /** Gradient of the loss with respect to the final state, in its layout: float32. Default: 0. */
+  dFinalState?: Tensor;
+  /** Stream to run on. Default: the current one of the device. */
+  stream?: Stream;
+}
+
+export interface KdaForwardResult {
+  /** [B, T, HV, V], dtype of q. */
+  readonly out: Tensor;
+  /** float32, in the state layout, when asked for. */
+  readonly finalState?: Tensor;
+  /** For kdaBackward. */
+  readonly saved: KdaSaved;
+}
+
+export interface KdaBackwardResult {
+  readonly dq: Tensor;
+  readonly dk: Tensor;
+  readonly dv: Tensor;
+  /** Like g: with respect to the log decay, or to the gate's input. */
+  readonly dg: Tensor;
+  /** Like beta: with respect to β, or to its logits. */
+  readonly dbeta: Tensor;
+  /** float32, when there was an initial state. */
+  readonly dInitialState?: Tensor;
+  /** float32 [HV], when there was aLog. */
+  readonly dALog?: Tensor;
+  /** float32, shaped like dtBias, when there was one. */
+  readonly dDtBias?: Tensor;
+}
+
+const GATE_KINDS = { given: 0, softplus: 1, bounded: 2 } as const;
+const FORWARD_OPTIONS = [
+  'scale',
+  'initialState',
+  'outputFinalState',
+  'cuSeqlens',
+  'qkL2Norm',
+  'gate',
+  'betaLogits',
+  'allowNegEigval',
+  'stateLayout',
+  'saveIntermediates',
+  'stream',
+];
+
+interface Problem {
+  readonly q: Tensor;
+  readonly k: Tensor;
+  readonly v: Tensor;
+  readonly g: Tensor;
+  readonly beta: Tensor;
+  readonly aLog: Tensor | undefined;
+  readonly dtBias: Tensor | undefined;
+  readonly initialState: Tensor | undefined;
+  readonly outShape: readonly number[];
+  readonly stateShape: readonly number[];
+  readonly numChunks: number;
+  readonly arguments: KdaArguments;
+}
+
+let problemOf: (saved: KdaSaved) => Problem;
+let intermediatesOf: (saved: KdaSaved) => readonly Tensor[];
+let makeSaved: (problem: Problem, intermediates: readonly Tensor[]) => KdaSaved;
+
+/**
+ * What kdaBackward needs from kdaForward: shares in the inputs, which stay alive while this does, the options, and the
+ * intermediates when `saveIntermediates` asked for them.
+ */
+export class KdaSaved {
+  #problem: Problem | null;
+  #intermediates: readonly Tensor[];
+
+  private constructor(problem: Problem, intermediates: readonly Tensor[]) {
+    this.#problem = {
+      ...problem,
+      q: shareTensor(problem.q),
+      k: shareTensor(problem.k),
+      v: shareTensor(problem.v),
+      g: shareTensor(problem.g),
+      beta: shareTensor(problem.beta),
+      aLog: problem.aLog && shareTensor(problem.aLog),
+      dtBias: problem.dtBias && shareTensor(problem.dtBias),
+      initialState: problem.initialState && shareTensor(problem.initialState),
+    };
+    this.#intermediates = intermediates;
+  }
+
+  get disposed(): boolean {
+    return this.#problem === null;
+  }
+
+  /** Bytes of the intermediates, 0 when the backward computes them again. */
+  get intermediateBytes(): number {
+    return this.#intermediates.reduce((sum, tensor) => sum + tensor.byteLength, 0);
+  }
+
+  /** Gives everything up. Harmless when repeated. */
+  dispose(): void {
+    if (!this.#problem) return;
+    const { q, k, v, g, beta, aLog, dtBias, initialState } = this.#problem;
+    for (const tensor of [q, k, v, g, beta, aLog, dtBias, initialState, ...this.#intermediates]) tensor?.dispose();
+    this.#problem = null;
+    this.#intermediates = [];
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose();
+  }
+
+  static {
+    problemOf = (saved) => {
+      if (saved.#problem) return saved.#problem;
+      throw new WarpgradError('ERR_WARPGRAD_DISPOSED', 'kdaBackward: saved was disposed');
+    };
+    intermediatesOf = (saved) => saved.#intermediates;
+    makeSaved = (problem, intermediates) => new KdaSaved(problem, intermediates);
+  }
+}
+
+/** Checks the arguments of a forward call. */
+function checkProblem(
+  caller: string,
+  inputs: { q: unknown; k: unknown; v: unknown; g: unknown; beta: unknown },
+  options: KdaForwardOptions,
+): { problem: Problem; operands: Operands } {
+  const operands = new Operands(caller, 'q', inputs.q);
+  const q = operands.ranked('q', inputs.q, '[B, T, H, K]', 4);
+  const [batch, tokens, heads, keyDim] = q.shape as [number, number, number, number];
+  const k = operands.shaped('k', inputs.k, q.shape);
+  const rankedV = operands.ranked('v', inputs.v, '[B, T, HV, V]', 4);
+  const [, , headsV, valueDim] = rankedV.shape as [number, number, number, number];
+  const v = operands.shaped('v', rankedV, [batch, tokens, headsV, valueDim]);
+  if (heads < 1 || headsV < 1 || headsV % heads !== 0) {
+    throw new WarpgradRangeError(`${caller}: the ${headsV} heads of v must be a multiple of the ${heads} heads of q`);
+  }
+  for (const [name, dim] of [
+    ['q', keyDim],
+    ['v', valueDim],
+  ] as const) {
+    if (dim < 1 || dim > MAX_DIM) {
+      throw new WarpgradRangeError(`${caller}: the head dimension of ${name} must be 1 to ${MAX_DIM}, got ${dim}`);
+    }
+  }
+  const gateDtypes = q.dtype === 'float32' ? (['float32'] as const) : (['float32', q.dtype] as const);
+  const g = operands.shaped('g', inputs.g, [batch, tokens, headsV, keyDim], gateDtypes);
+  const beta = operands.shaped('beta', inputs.beta, [batch, tokens, headsV], gateDtypes);
+  const cuSeqlens =
+    options.cuSeqlens === undefined ? undefined : expectCuSeqlens(caller, 'cuSeqlens', options.cuSeqlens, tokens);
+  if (cuSeqlens && batch !== 1) {
+    throw new WarpgradRangeError(`${caller}: packed sequences (cuSeqlens) need a batch of 1, got ${batch}`);
+  }
+  const vk = layoutOption(caller, options.stateLayout) === 'vk';
+  const sequences = cuSeqlens ? cuSeqlens.length - 1 : batch;
+  const stateShape = Object.freeze([sequences, headsV, ...(vk ? [valueDim, keyDim] : [keyDim, valueDim])]);
+  const gate = checkGate(caller, operands, options.gate, headsV, keyDim);
+  const betaLogits = flagOption(caller, 'betaLogits', options.betaLogits);
+  const allowNegEigval = flagOption(caller, 'allowNegEigval', options.allowNegEigval);
+  if (allowNegEigval && !betaLogits) {
+    throw new WarpgradRangeError(`${caller}: allowNegEigval needs betaLogits: it doubles their sigmoid`);
+  }
+  const initialState =
+    options.initialState === undefined
+      ? undefined
+      : operands.shaped('initialState', options.initialState, stateShape, ['float32']);
+  const problem: Problem = {
+    ...{ q, k, v, g, beta, initialState, aLog: gate.aLog, dtBias: gate.dtBias, stateShape },
+    outShape: Object.freeze([batch, tokens, headsV, valueDim]),
+    numChunks: countChunks(cuSeqlens, batch, tokens),
+    arguments: [
+      numberOption(caller, 'scale', options.scale, keyDim ** -0.5),
+      flagOption(caller, 'qkL2Norm', options.qkL2Norm),
+      GATE_KINDS[gate.kind],
+      gate.lowerBound,
+      betaLogits,
+      allowNegEigval,
+      vk,
+      cuSeqlens,
+    ],
+  };
+  return { problem, operands };
+}
+
+function layoutOption(caller: string, value: unknown): 'kv' | 'vk' {
+  if (value === undefined) return 'kv';
+  if (value === 'kv' || value === 'vk') return value;
+  throw new WarpgradTypeError(`${caller}: stateLayout must be 'kv' or 'vk', got ${describe(value)}`);
+}
+
+function checkGate(caller: string, operands: Operands, gate: KdaGate | undefined, headsV: number, keyDim: number) {
+  if (gate === undefined) return { kind: 'given', lowerBound: 0, aLog: undefined, dtBias: undefined } as const;
+  expectKnownOptions(`${caller}: gate`, gate, ['aLog', 'dtBias', 'lowerBound']);
+  const bounded = gate.lowerBound !== undefined;
+  const lowerBound = numberOption(caller, 'gate.lowerBound', gate.lowerBound, 0);
+  if (bounded && lowerBound >= 0) {
+    throw new WarpgradRangeError(`${caller}: gate.lowerBound must be below 0, got ${lowerBound}`);
+  }
+  if (!bounded && gate.aLog === undefined) {
+    throw new WarpgradTypeError(`${caller}: gate needs aLog (softplus gate) or lowerBound (bounded gate)`);
+  }
+  const aLog = gate.aLog === undefined ? undefined : operands.contiguous('gate.aLog', gate.aLog, [headsV], ['float32']);
+  const flat = (gate.dtBias as Partial<Tensor> | undefined)?.rank === 1;
+  const dtBias =
+    gate.dtBias === undefined
+      ? undefined
+      : operands.contiguous('gate.dtBias', gate.dtBias, flat ? [headsV * keyDim] : [headsV, keyDim], ['float32']);
+  return { kind: bounded ? 'bounded' : 'softplus', lowerBound, aLog, dtBias } as const;
+}
+
+function countChunks(cuSeqlens: Int32Array | undefined, batch: number, tokens: number): number {
+  if (!cuSeqlens) return batch * Math.ceil(tokens / CHUNK);
+  let chunks = 0;
+  for (let i = 1; i < cuSeqlens.length; ++i) chunks += Math.ceil((cuSeqlens[i]! - cuSeqlens[i - 1]!) / CHUNK);
+  return chunks;
+}
+
+/** Calls `body` with the addon's halves of the inputs; dtBias as [HV, K] whatever its own shape. */
+function withInputs(problem: Problem, body: (inputs: KdaInputs) => void): void {
+  const { q, k, v, g, beta, aLog, dtBias, initialState } = problem;
+  const bias = dtBias?.rank === 1 ? dtBias.view([v.shape[2]!, q.shape[3]!]) : dtBias;
+  body([
+    ...([handle(q), handle(k), handle(v), handle(g), handle(beta)] as const),
+    ...([optionalHandle(aLog), optionalHandle(bias), optionalHandle(initialState)] as const),
+  ]);
+  if (bias !== dtBias) bias?.dispose();
+}
+
+/**
+ * Kimi Delta Attention: a recurrence with one state S [K, V] a head, `S ← diag(exp g_t) S`, then
+ * `S ← S + β_t k_t (v_t - k_tᵀ S)ᵀ`, giving `out_t = scale · q_tᵀ S`; the formulas are in docs/kda.md. Enqueues and returns
+ * at once.
+ *
+ * @param q [B, T, H, K], float32, float16 or bfloat16, K <= 256
+ * @param k like q
+ * @param v [B, T, HV, V], dtype of q, V <= 256; HV is a multiple of H, value head h reads q/k head h / (HV / H)
+ * @param g [B, T, HV, K], float32 or the dtype of q: the log decay, <= 0, or the input of `gate`
+ * @param beta [B, T, HV], float32 or the dtype of q: β, or its logits with `betaLogits`
+ * @returns out, the final state when asked for, and what kdaBackward needs. Tokens past the end of cuSeqlens are 0.
+ * @throws WarpgradTypeError, WarpgradRangeError, WarpgradError (ERR_WARPGRAD_DISPOSED, ERR_WARPGRAD_OUT_OF_MEMORY) before
+ * anything is allocated or run
+ */
+export function kdaForward(
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  g: Tensor,
+  beta: Tensor,
+  options: KdaForwardOptions = {},
+): KdaForwardResult {
+  const caller = 'kdaForward';
+  expectKnownOptions(caller, options, FORWARD_OPTIONS);
+  const { problem, operands } = checkProblem(caller, { q, k, v, g, beta }, options);
+  const outputFinalState = flagOption(caller, 'outputFinalState', options.outputFinalState);
+  const saving = flagOption(caller, 'saveIntermediates', options.saveIntermediates);
+  const stream = operands.stream(options.stream);
+  const out = allocateTensor(problem.outShape, q.dtype, stream);
+  const finalState = outputFinalState ? allocateTensor(problem.stateShape, 'float32', stream) : undefined;
+  const intermediates = saving ? allocateIntermediates(problem, stream) : [];
+  withInputs(problem, (inputs) =>
+    native(() =>
+      addon.kdaForward(
+        streamHandle(stream),
+        ...inputs,
+        handle(out),
+        optionalHandle(finalState),
+        ...intermediateHandles(intermediates),
+        ...problem.arguments,
+      ),
+    ),
+  );
+  return { out, ...(finalState && { finalState }), saved: makeSaved(problem, intermediates) };
+}
+
+/** states [NC, HV, K, V], U [NC, HV, 64, V], T [NC, HV, 64, 64]: see KdaSaved in native/ops/kda.h. */
+function allocateIntermediates(problem: Problem, stream: Stream): readonly Tensor[] {
+  const [, , headsV, valueDim] = problem.v.shape as [number, number, number, number];
+  const keyDim = problem.q.shape[3]!;
+  return [
+    [keyDim, valueDim],
+    [CHUNK, valueDim],
+    [CHUNK, CHUNK],
+  ].map((matrix) => allocateTensor(Object.freeze([problem.numChunks, headsV, ...matrix]), 'float32', stream));
+}
+
+function intermediateHandles(intermediates: readonly Tensor[]): KdaIntermediates {
+  const [states, u, tInverse] = intermediates;
+  return [optionalHandle(states), optionalHandle(u), optionalHandle(tInverse)];
+}
+
+/**
+ * Gradients of a loss with respect to all inputs of a kdaForward call, from its gradients with respect to `out` and the
+ * final state; docs/kda.md has the formulas. Bitwise equal from run to run. Enqueues and returns at once.
+ *
+ * @param dOut like out
+ * @param saved what kdaForward gave; stays usable
+ * @throws like kdaForward
+ */
+export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardOptions = {}): KdaBackwardResult {
+  const caller = 'kdaBackward';
+  expectKnownOptions(caller, options, ['dFinalState', 'stream']);
+  if (!(saved instanceof KdaSaved)) {
+    throw new WarpgradTypeError(`${caller}: saved must be what kdaForward gave, got ${describe(saved)}`);
+  }
+  const problem = problemOf(saved);
+  const { q, k, v, g, beta, aLog, dtBias, initialState } = problem;
+  const operands = new Operands(caller, 'q', q);
+  operands.shaped('dOut', dOut, problem.outShape);
+  const { dFinalState } = options;
+  if (dFinalState !== undefined) operands.shaped('dFinalState', dFinalState, problem.stateShape, ['float32']);
+  const stream = operands.stream(options.stream);
+  const like = (tensor: Tensor) => allocateTensor(tensor.shape, tensor.dtype, stream);
+  const optionalLike = (tensor: Tensor | undefined) => tensor && like(tensor);
+  const [dq, dk, dv, dg, dbeta] = [like(q), like(k), like(v), like(g), like(beta)] as const;
+  const [dInitialState, dALog, dDtBias] = [initialState, aLog, dtBias].map(optionalLike);
+  const dBias = dDtBias?.rank === 1 ? dDtBias.view([v.shape[2]!, q.shape[3]!]) : dDtBias;
+  withInputs(problem, (inputs) =>
+    native(() =>
+      addon.kdaBackward(
+        streamHandle(stream),
+        handle(dOut),
+        optionalHandle(dFinalState),
+        ...inputs,
+        ...intermediateHandles(intermediatesOf(saved)),
+        ...([handle(dq), handle(dk), handle(dv), handle(dg), handle(dbeta)] as const),
+        ...([optionalHandle(dInitialState), optionalHandle(dALog), optionalHandle(dBias)] as const),
+        ...problem.arguments,
+      ),
+    ),
+  );
+  if (dBias !== dDtBias) dBias?.dispose();
+  return {
+    ...{ dq, dk, dv, dg, dbeta },
+    ...(dInitialState && { dInitialState }),
+    ...(dALog && { dALog }),
+    ...(dDtBias && { dDtBias }),
+  };
+}

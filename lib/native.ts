@@ -1,0 +1,173 @@
+import { availableParallelism } from 'node:os';
+import path from 'node:path';
+
+import { native, WarpgradError, WarpgradRangeError } from './errors';
+
+/** The typed surface of the addon: everything that crosses between TypeScript and C++ is listed here. */
+export interface NativeTensor {
+  release(): void;
+  address(): bigint;
+  view(shape: readonly number[], strides: readonly number[], offset: number): NativeTensor;
+  write(stream: NativeStream, array: ArrayBufferView): void;
+  read(stream: NativeStream): Promise<ArrayBuffer>;
+  readSync(stream: NativeStream): ArrayBuffer;
+  copyFrom(stream: NativeStream, source: NativeTensor): void;
+}
+
+export interface NativeStream {
+  synchronize(): Promise<void>;
+  synchronizeSync(): void;
+  record(): NativeEvent;
+  wait(event: NativeEvent): void;
+}
+
+export interface NativeEvent {
+  reached(): boolean;
+}
+
+type OptionalTensor = NativeTensor | undefined;
+type AttentionArguments = [
+  scale: number,
+  softcap: number,
+  windowLeft: number,
+  windowRight: number,
+  cuSeqlensQ: Int32Array | undefined,
+  cuSeqlensK: Int32Array | undefined,
+];
+export type KdaArguments = [
+  scale: number,
+  qkL2Norm: boolean,
+  gateKind: number,
+  lowerBound: number,
+  betaLogits: boolean,
+  allowNegEigval: boolean,
+  stateVk: boolean,
+  cuSeqlens: Int32Array | undefined,
+];
+/** q, k, v, g, beta, aLog, dtBias, initialState */
+export type KdaInputs = [
+  NativeTensor,
+  NativeTensor,
+  NativeTensor,
+  NativeTensor,
+  NativeTensor,
+  OptionalTensor,
+  OptionalTensor,
+  OptionalTensor,
+];
+/** states, u, tInverse: all or none */
+export type KdaIntermediates = [OptionalTensor, OptionalTensor, OptionalTensor];
+
+export interface NativeGpu {
+  index: number;
+  name: string;
+  computeCapability: string;
+  memoryBytes: number;
+  unusableBecause: string;
+}
+
+export interface NativeModule {
+  readonly NativeTensor: new (
+    stream: NativeStream,
+    dtype: number,
+    shape: readonly number[],
+    zeroed: boolean,
+  ) => NativeTensor;
+  readonly NativeStream: new (isCuda: boolean, deviceIndex: number) => NativeStream;
+  initialize(cpuThreads: number, cpuIsa: string): void;
+  configureCpu(threads: number, isa: string): void;
+  cpuInfo(): { threads: number; instructionSet: string; instructionSets: string[] };
+  gpuInfo(): { driverVersion: number; reason: string; devices: NativeGpu[] };
+  memoryStats(isCuda: boolean, deviceIndex: number): { liveBytes: number; peakBytes: number; allocations: number };
+  /** Rate of the CPU backend's matrix micro-kernel with all threads, GFLOP/s; blocks for about a tenth of a second. */
+  microKernelGflops(dtype: number): number;
+  attentionForward(
+    stream: NativeStream,
+    q: NativeTensor,
+    k: NativeTensor,
+    v: NativeTensor,
+    sink: OptionalTensor,
+    out: NativeTensor,
+    lse: NativeTensor,
+    ...options: AttentionArguments
+  ): void;
+  attentionBackward(
+    stream: NativeStream,
+    dOut: NativeTensor,
+    q: NativeTensor,
+    k: NativeTensor,
+    v: NativeTensor,
+    out: NativeTensor,
+    lse: NativeTensor,
+    sink: OptionalTensor,
+    dq: NativeTensor,
+    dk: NativeTensor,
+    dv: NativeTensor,
+    dSink: OptionalTensor,
+    ...options: [...AttentionArguments, deterministic: boolean]
+  ): void;
+  kdaForward(
+    stream: NativeStream,
+    ...rest: [
+      ...KdaInputs,
+      out: NativeTensor,
+      finalState: OptionalTensor,
+      ...saved: KdaIntermediates,
+      ...options: KdaArguments,
+    ]
+  ): void;
+  kdaBackward(
+    stream: NativeStream,
+    dOut: NativeTensor,
+    dFinalState: OptionalTensor,
+    ...rest: [
+      ...KdaInputs,
+      ...saved: KdaIntermediates,
+      dq: NativeTensor,
+      dk: NativeTensor,
+      dv: NativeTensor,
+      dg: NativeTensor,
+      dbeta: NativeTensor,
+      dInitialState: OptionalTensor,
+      dALog: OptionalTensor,
+      dDtBias: OptionalTensor,
+      ...options: KdaArguments,
+    ]
+  ): void;
+}
+
+/** The package's folder, from lib/ as from dist/. */
+export const PACKAGE_ROOT = path.resolve(__dirname, '..');
+
+/** How many threads a CPU operation may use when nothing says otherwise. */
+function defaultCpuThreads(): number {
+  const text = process.env['WARPGRAD_CPU_THREADS'];
+  if (text === undefined || text === '') return availableParallelism();
+  const threads = Number(text);
+  if (Number.isInteger(threads) && threads >= 1 && threads <= MAX_CPU_THREADS) return threads;
+  throw new WarpgradRangeError(
+    `WARPGRAD_CPU_THREADS must be a whole number from 1 to ${MAX_CPU_THREADS}, got '${text}'`,
+  );
+}
+
+export const MAX_CPU_THREADS = 1024;
+
+function load(): NativeModule {
+  let addon: NativeModule;
+  try {
+    // eslint-disable-next-line @typescript-eslint/no-require-imports -- it finds the binary and requires it
+    addon = (require('node-gyp-build') as (root: string) => NativeModule)(PACKAGE_ROOT);
+  } catch (error) {
+    throw new WarpgradError(
+      'ERR_WARPGRAD_BINARY',
+      `warpgrad: the native addon can't be loaded on ${process.platform}-${process.arch}, Node ${process.version}: ` +
+        `${(error as Error).message}. Prebuilt binaries are for Linux x64 with glibc 2.34 or later; elsewhere build from ` +
+        'source with `npm rebuild warpgrad` (needs CMake and a C++20 compiler). Bundlers must leave warpgrad external.',
+      { cause: error },
+    );
+  }
+  native(() => addon.initialize(defaultCpuThreads(), process.env['WARPGRAD_CPU_ISA'] || 'auto'));
+  return addon;
+}
+
+export const addon: NativeModule = load();

@@ -1,0 +1,141 @@
+/** Checks of tensor arguments shared by the operations. Internal. */
+import { types } from 'node:util';
+
+import type { DType } from './dtype';
+import { WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { nativeStream, resolveStream, type Stream } from './stream';
+import { nativeTensor, Tensor } from './tensor';
+import type { NativeStream, NativeTensor } from './native';
+import { describe } from './validate';
+
+const OPERAND_DTYPES: readonly DType[] = ['float32', 'float16', 'bfloat16'];
+
+/** Checks the tensors of one call and says in its errors which one is wrong. */
+export class Operands {
+  readonly #caller: string;
+  readonly #first: Tensor;
+  readonly #firstName: string;
+
+  /** The first operand decides the dtype and the device of the call. */
+  constructor(caller: string, firstName: string, first: unknown) {
+    this.#caller = caller;
+    this.#firstName = firstName;
+    this.#first = this.#tensor(firstName, first);
+    if (!OPERAND_DTYPES.includes(this.#first.dtype)) {
+      throw new WarpgradTypeError(
+        `${caller}: ${firstName} must be float32, float16 or bfloat16, got ${this.#first.dtype}`,
+      );
+    }
+  }
+
+  /** A live tensor on the first operand's device. */
+  #tensor(name: string, value: unknown): Tensor {
+    if (!(value instanceof Tensor)) {
+      throw new WarpgradTypeError(`${this.#caller}: ${name} must be a Tensor, got ${describe(value)}`);
+    }
+    if (value.disposed) {
+      throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${this.#caller}: ${name} was disposed`);
+    }
+    if (this.#first && value.device !== this.#first.device) {
+      throw new WarpgradRangeError(
+        `${this.#caller}: ${name} must be on ${this.#first.device} like ${this.#firstName}, got ${value.device}`,
+      );
+    }
+    return value;
+  }
+
+  /** A tensor of a given rank, for operands whose sizes the call takes its own from. */
+  ranked(name: string, value: unknown, layout: string, rank: number): Tensor {
+    const tensor = this.#tensor(name, value);
+    if (tensor.rank !== rank) {
+      throw new WarpgradRangeError(
+        `${this.#caller}: ${name} must have ${rank} dimensions ${layout}, got shape [${tensor.shape.join(', ')}]`,
+      );
+    }
+    return this.#dense(name, tensor);
+  }
+
+  /** A tensor of a given shape and one of the given dtypes; default: the first operand's. */
+  shaped(
+    name: string,
+    value: unknown,
+    shape: readonly number[],
+    dtypes: readonly DType[] = [this.#first.dtype],
+  ): Tensor {
+    const tensor = this.#tensor(name, value);
+    if (tensor.rank !== shape.length || shape.some((size, i) => size !== tensor.shape[i])) {
+      throw new WarpgradRangeError(
+        `${this.#caller}: ${name} must have shape [${shape.join(', ')}], got [${tensor.shape.join(', ')}]`,
+      );
+    }
+    if (!dtypes.includes(tensor.dtype)) {
+      throw new WarpgradTypeError(`${this.#caller}: ${name} must be ${dtypes.join(' or ')}, got ${tensor.dtype}`);
+    }
+    return this.#dense(name, tensor);
+  }
+
+  /** Like `shaped`, and without gaps. */
+  contiguous(name: string, value: unknown, shape: readonly number[], dtypes?: readonly DType[]): Tensor {
+    const tensor = this.shaped(name, value, shape, dtypes);
+    if (!tensor.isContiguous) {
+      throw new WarpgradRangeError(`${this.#caller}: ${name} must be contiguous; call contiguous() first`);
+    }
+    return tensor;
+  }
+
+  /** The innermost elements must be neighbours; other strides are free. */
+  #dense(name: string, tensor: Tensor): Tensor {
+    const last = tensor.rank - 1;
+    if (last >= 0 && tensor.shape[last]! > 1 && tensor.strides[last] !== 1) {
+      throw new WarpgradRangeError(
+        `${this.#caller}: ${name} must have stride 1 in its last dimension, got ${tensor.strides[last]}; call contiguous() first`,
+      );
+    }
+    return tensor;
+  }
+
+  stream(value: unknown): Stream {
+    return resolveStream(this.#caller, value, this.#first.device);
+  }
+}
+
+/**
+ * Checks offsets of packed sequences, `[0, …, end]`, never falling, ending at `rows` or before: data on the host, copied.
+ * @throws WarpgradTypeError, WarpgradRangeError
+ */
+export function expectCuSeqlens(caller: string, name: string, value: unknown, rows: number): Int32Array {
+  const offsets = readOffsets(caller, name, value);
+  const bad = (what: string) => new WarpgradRangeError(`${caller}: ${name} ${what}`);
+  if (offsets.length < 2) throw bad(`must have at least 2 entries, [0, end], got ${offsets.length}`);
+  if (offsets[0] !== 0) throw bad(`must start at 0, got ${offsets[0]}`);
+  for (let i = 1; i < offsets.length; ++i) {
+    if (offsets[i]! < offsets[i - 1]!) throw bad(`must not fall: entry ${i} is ${offsets[i]} after ${offsets[i - 1]}`);
+  }
+  if (offsets.at(-1)! > rows) throw bad(`must end within the ${rows} rows, got ${offsets.at(-1)}`);
+  return offsets;
+}
+
+function readOffsets(caller: string, name: string, value: unknown): Int32Array {
+  if (types.isInt32Array(value)) return Int32Array.from(value);
+  if (Array.isArray(value)) {
+    const wrong = value.find((entry) => typeof entry !== 'number' || entry !== (entry | 0));
+    if (wrong === undefined && !value.includes(undefined)) return Int32Array.from(value as number[]);
+    throw new WarpgradRangeError(`${caller}: ${name} must hold whole numbers below 2^31, got ${describe(wrong)}`);
+  }
+  if (value instanceof Tensor && value.dtype === 'int32' && value.device === 'cpu' && value.rank === 1) {
+    if (value.disposed) throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${caller}: ${name} was disposed`);
+    return value.dataSync() as Int32Array;
+  }
+  const got =
+    value instanceof Tensor
+      ? `a ${value.dtype} tensor of ${value.rank} dimensions on ${value.device}`
+      : describe(value);
+  throw new WarpgradTypeError(
+    `${caller}: ${name} must be a number[], an Int32Array or an int32 CPU tensor of one dimension, got ${got}`,
+  );
+}
+
+/** The addon's halves, for calling it. */
+export const handle = (tensor: Tensor): NativeTensor => nativeTensor(tensor);
+export const optionalHandle = (tensor: Tensor | undefined): NativeTensor | undefined => tensor && nativeTensor(tensor);
+export const streamHandle = (stream: Stream): NativeStream => nativeStream(stream);

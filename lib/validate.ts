@@ -1,0 +1,67 @@
+import { WarpgradRangeError, WarpgradTypeError } from './errors';
+
+/** As in native/core/tensor_view.h. */
+const MAX_RANK = 8;
+
+/** Number of elements of a shape. */
+export function sizeOf(shape: readonly number[]): number {
+  let size = 1;
+  for (const dim of shape) size *= dim;
+  return size;
+}
+
+/** Names a value in a message. */
+export function describe(value: unknown): string {
+  if (typeof value === 'string') return `'${value}'`;
+  if (Array.isArray(value)) return `[${value.map(describe).join(', ')}]`;
+  if (typeof value === 'object' && value !== null) return (value.constructor as { name?: string })?.name ?? 'an object';
+  return typeof value === 'function' ? 'a function' : String(value);
+}
+
+/** Refuses options that the operation does not have. @throws WarpgradTypeError */
+export function expectKnownOptions(caller: string, options: unknown, known: readonly string[]): void {
+  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+    throw new WarpgradTypeError(`${caller}: options must be an object, got ${describe(options)}`);
+  }
+  for (const name in options) {
+    if (!known.includes(name)) {
+      throw new WarpgradTypeError(`${caller}: unknown option '${name}'; the options are ${known.join(', ')}`);
+    }
+  }
+}
+
+/** Checks a shape given by the caller and freezes a copy. @throws WarpgradTypeError, WarpgradRangeError */
+export function expectShapeOption(caller: string, shape: unknown): readonly number[] {
+  if (!Array.isArray(shape)) {
+    throw new WarpgradTypeError(`${caller}: shape must be an array of sizes, got ${describe(shape)}`);
+  }
+  const valid = shape.length <= MAX_RANK && shape.every((dim) => Number.isSafeInteger(dim) && (dim as number) >= 0);
+  if (!valid || !Number.isSafeInteger(sizeOf(shape as number[]) * 4)) {
+    throw new WarpgradRangeError(
+      `${caller}: shape must be at most ${MAX_RANK} whole numbers >= 0 with an addressable product, got ${describe(shape)}`,
+    );
+  }
+  return Object.freeze([...(shape as number[])]);
+}
+
+/** Checks the number of a dimension. @throws WarpgradRangeError */
+export function expectDim(caller: string, dim: unknown, rank: number): void {
+  if (Number.isInteger(dim) && (dim as number) >= 0 && (dim as number) < rank) return;
+  throw new WarpgradRangeError(`${caller}: expected a dimension from 0 to ${rank - 1}, got ${describe(dim)}`);
+}
+
+/** A finite number, or `fallback` when undefined. @throws WarpgradTypeError, WarpgradRangeError */
+export function numberOption(caller: string, name: string, value: unknown, fallback: number): number {
+  if (value === undefined) return fallback;
+  if (typeof value !== 'number') {
+    throw new WarpgradTypeError(`${caller}: ${name} must be a number, got ${describe(value)}`);
+  }
+  if (!Number.isFinite(value)) throw new WarpgradRangeError(`${caller}: ${name} must be finite, got ${value}`);
+  return value;
+}
+
+/** A boolean, false when undefined. @throws WarpgradTypeError */
+export function flagOption(caller: string, name: string, value: unknown): boolean {
+  if (value === undefined || typeof value === 'boolean') return value ?? false;
+  throw new WarpgradTypeError(`${caller}: ${name} must be true or false, got ${describe(value)}`);
+}

@@ -1,0 +1,98 @@
+#include "backends/cpu/backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "backends/cpu/kernels.h"
+#include "core/check.h"
+
+namespace warpgrad::cpu {
+
+namespace {
+
+// Enqueues kernel(params, context); the closure owns the parameters.
+template <class Params>
+void enqueue_kernel(const char* name, Stream& stream, Params params, StorageUses uses,
+                    void (*kernel)(const Params&, ExecContext&)) {
+  static_cast<CpuStream&>(stream).enqueue(
+      name, std::move(uses), [params = std::move(params), kernel](ExecContext& context) { kernel(params, context); });
+}
+
+}  // namespace
+
+CpuBackend::CpuBackend(int num_threads, Isa isa)
+    : engine_(std::make_shared<Engine>(Engine{isa, std::make_shared<ThreadPool>(num_threads)})) {}
+
+CpuBackend::~CpuBackend() {
+  shut_down();
+}
+
+void CpuBackend::configure(int num_threads, Isa isa) {
+  for (const auto& state : streams_) state->block_until(state->enqueued());
+  engine_->isa = isa;
+  if (num_threads != engine_->pool->num_threads()) engine_->pool = std::make_shared<ThreadPool>(num_threads);
+}
+
+double CpuBackend::micro_kernel_gflops(DType dtype) {
+  ExecContext context(engine_->isa, *engine_->pool, *cancel_);
+  return cpu::micro_kernel_gflops(dtype, context);
+}
+
+std::unique_ptr<Stream> CpuBackend::create_stream() {
+  WG_CHECK(!cancel_->is_set(), ErrorCode::kCancelled, "the environment is ending");
+  std::erase_if(streams_, [](const auto& state) { return state->finished(); });
+  auto stream = std::make_unique<CpuStream>(engine_, cancel_);
+  streams_.push_back(stream->state());
+  return stream;
+}
+
+StoragePtr CpuBackend::allocate(size_t bytes, Stream&) {
+  return cpu::allocate(bytes, counter_);
+}
+
+void CpuBackend::write(Stream&, StoragePtr storage, const void* host, size_t bytes) {
+  std::memcpy(storage->data(), host, bytes);
+}
+
+void CpuBackend::read(Stream& stream, void* host, const TensorView& src, StorageUses uses) {
+  TensorView dst = src;
+  dst.data = host;
+  dst.set_contiguous_strides();
+  copy(stream, dst, src, std::move(uses));
+}
+
+void CpuBackend::copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) {
+  static_cast<CpuStream&>(stream).enqueue("copy", std::move(uses),
+                                          [dst, src](ExecContext& context) { copy_convert(dst, src, context); });
+}
+
+void CpuBackend::zero(Stream& stream, StoragePtr storage) {
+  static_cast<CpuStream&>(stream).enqueue(
+      "zeros", {{}, {storage}}, [storage](ExecContext&) { std::memset(storage->data(), 0, storage->bytes()); });
+}
+
+void CpuBackend::attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) {
+  enqueue_kernel("attentionForward", stream, std::move(params), std::move(uses), cpu::attention_forward);
+}
+
+void CpuBackend::attention_backward(Stream& stream, ops::AttentionBackwardParams params, StorageUses uses) {
+  enqueue_kernel("attentionBackward", stream, std::move(params), std::move(uses), cpu::attention_backward);
+}
+
+void CpuBackend::kda_forward(Stream& stream, ops::KdaForwardParams params, StorageUses uses) {
+  enqueue_kernel("kdaForward", stream, std::move(params), std::move(uses), cpu::kda_forward);
+}
+
+void CpuBackend::kda_backward(Stream& stream, ops::KdaBackwardParams params, StorageUses uses) {
+  enqueue_kernel("kdaBackward", stream, std::move(params), std::move(uses), cpu::kda_backward);
+}
+
+void CpuBackend::shut_down() {
+  cancel_->set();
+  for (const auto& state : streams_) state->drop();
+  for (const auto& state : streams_) state->join();
+  streams_.clear();
+}
+
+}  // namespace warpgrad::cpu

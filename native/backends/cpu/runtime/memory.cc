@@ -1,0 +1,57 @@
+#include "backends/cpu/runtime/memory.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "core/check.h"
+
+namespace warpgrad::cpu {
+
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+class CpuStorage : public Storage {
+ public:
+  CpuStorage(void* data, size_t bytes, std::shared_ptr<MemoryCounter> counter)
+      : Storage(Device{DeviceType::kCpu, 0}, data, bytes), counter_(std::move(counter)) {
+    counter_->add(bytes);
+  }
+  ~CpuStorage() override {
+    std::free(data());
+    counter_->subtract(bytes());
+  }
+
+ private:
+  std::shared_ptr<MemoryCounter> counter_;
+};
+
+}  // namespace
+
+void MemoryCounter::add(size_t bytes) {
+  const size_t live = live_bytes_.fetch_add(bytes) + bytes;
+  size_t peak = peak_bytes_.load();
+  while (peak < live && !peak_bytes_.compare_exchange_weak(peak, live)) {
+  }
+  allocations_.fetch_add(1);
+}
+
+void MemoryCounter::subtract(size_t bytes) {
+  live_bytes_.fetch_sub(bytes);
+  allocations_.fetch_sub(1);
+}
+
+MemoryStats MemoryCounter::stats() const {
+  return {live_bytes_.load(), peak_bytes_.load(), allocations_.load()};
+}
+
+StoragePtr allocate(size_t bytes, std::shared_ptr<MemoryCounter> counter) {
+  // An empty tensor has an address too, so that a null pointer always means an absent one.
+  const size_t padded = bytes == 0 ? kAlignment : (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* data = padded < bytes ? nullptr : std::aligned_alloc(kAlignment, padded);
+  WG_CHECK(data != nullptr, ErrorCode::kOutOfMemory, "cpu: can't allocate ", bytes, " bytes; ",
+           counter->stats().live_bytes, " bytes are in use by tensors");
+  return std::make_shared<CpuStorage>(data, bytes, std::move(counter));
+}
+
+}  // namespace warpgrad::cpu

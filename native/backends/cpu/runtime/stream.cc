@@ -1,0 +1,189 @@
+#include "backends/cpu/runtime/stream.h"
+
+#include <new>
+#include <string>
+#include <utility>
+
+#include "core/check.h"
+
+namespace warpgrad::cpu {
+
+namespace {
+
+class CpuEvent : public Event {
+ public:
+  CpuEvent(std::shared_ptr<const StreamState> state, uint64_t ticket) : state_(std::move(state)), ticket_(ticket) {}
+  bool reached() const override { return state_->reached(ticket_); }
+  void synchronize() const override { state_->block_until(ticket_); }
+  const StreamState* state() const { return state_.get(); }
+
+ private:
+  std::shared_ptr<const StreamState> state_;
+  uint64_t ticket_;
+};
+
+// The failure of an operation as the user sees it: named, with a code.
+std::exception_ptr describe_failure(const char* name) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return std::make_exception_ptr(Error(error.code(), concat(name, ": ", error.what())));
+  } catch (const std::bad_alloc&) {
+    return std::make_exception_ptr(Error(ErrorCode::kOutOfMemory, concat(name, ": out of memory for the workspace")));
+  } catch (const std::exception& error) {
+    return std::make_exception_ptr(Error(ErrorCode::kInternal, concat(name, ": ", error.what())));
+  }
+}
+
+}  // namespace
+
+// ---- StreamState
+// -----------------------------------------------------------------------------------------------------
+
+StreamState::~StreamState() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void StreamState::push(Item item) {
+  std::unique_lock lock(mutex_);
+  WG_CHECK(!closed_, ErrorCode::kCancelled, "the stream was closed");
+  space_.wait(lock, [this] { return queue_.size() < kMaxQueuedOperations; });
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  queue_.push_back(std::move(item));
+  ++enqueued_;
+  lock.unlock();
+  work_.notify_one();
+}
+
+void StreamState::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  if (!thread_.joinable()) finished_ = true;
+  work_.notify_one();
+}
+
+void StreamState::drop() {
+  std::deque<Item> dropped;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    dropped.swap(queue_);
+  }
+  work_.notify_one();
+  progress_.notify_all();  // whoever waits for a dropped operation sees that the work was cancelled
+}
+
+void StreamState::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+bool StreamState::finished() const {
+  std::lock_guard lock(mutex_);
+  return finished_;
+}
+
+void StreamState::block_until(uint64_t ticket) const {
+  if (reached(ticket)) return;
+  std::unique_lock lock(mutex_);
+  progress_.wait(lock, [&] { return reached(ticket) || cancel_->is_set(); });
+}
+
+std::exception_ptr StreamState::take_failure() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(failure_, nullptr);
+}
+
+void StreamState::run() {
+  for (;;) {
+    Item item;
+    {
+      std::unique_lock lock(mutex_);
+      work_.wait(lock, [this] { return closed_ || !queue_.empty(); });
+      if (queue_.empty()) {
+        finished_ = true;
+        return;
+      }
+      item = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    space_.notify_one();
+    run_item(item);
+    std::function<void(std::exception_ptr)> report = std::move(item.report);
+    item = Item();  // frees what only the operation kept alive before anybody is told that it is done
+    {
+      std::lock_guard lock(mutex_);
+      completed_.fetch_add(1, std::memory_order_release);
+    }
+    progress_.notify_all();
+    if (report) report(take_failure());
+  }
+}
+
+void StreamState::run_item(Item& item) {
+  for (const EventPtr& event : item.waits) event->synchronize();
+  if (!item.operation) return;
+  try {
+    for (const StoragePtr& storage : item.uses.reads) {
+      if (storage->failure) std::rethrow_exception(storage->failure);
+    }
+    try {
+      ExecContext context(engine_->isa, *engine_->pool, *cancel_);
+      item.operation(context);
+    } catch (...) {
+      std::rethrow_exception(describe_failure(item.name));
+    }
+  } catch (...) {
+    for (const StoragePtr& storage : item.uses.writes) storage->failure = std::current_exception();
+    std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::current_exception();
+  }
+}
+
+// ---- CpuStream
+// -------------------------------------------------------------------------------------------------------
+
+CpuStream::CpuStream(std::shared_ptr<const Engine> engine, std::shared_ptr<CancelFlag> cancel)
+    : state_(std::make_shared<StreamState>(std::move(engine), std::move(cancel))) {}
+
+CpuStream::~CpuStream() {
+  state_->close();
+}
+
+EventPtr CpuStream::record() {
+  return std::make_shared<CpuEvent>(state_, state_->enqueued());
+}
+
+void CpuStream::wait(EventPtr event) {
+  StreamState::Item item;
+  item.waits.push_back(std::move(event));
+  state_->push(std::move(item));
+}
+
+void CpuStream::synchronize() {
+  state_->block_until(state_->enqueued());
+  if (std::exception_ptr failure = state_->take_failure()) std::rethrow_exception(failure);
+}
+
+void CpuStream::notify(std::function<void(std::exception_ptr)> done) {
+  StreamState::Item item;
+  item.report = std::move(done);
+  state_->push(std::move(item));
+}
+
+void CpuStream::enqueue(const char* name, StorageUses uses, Operation operation) {
+  StreamState::Item item;
+  item.name = name;
+  const auto order_after = [&](const StoragePtr& storage) {
+    const auto* event = static_cast<const CpuEvent*>(storage->last_write.get());
+    if (event && event->state() != state_.get() && !event->reached()) item.waits.push_back(storage->last_write);
+  };
+  for (const StoragePtr& storage : uses.reads) order_after(storage);
+  for (const StoragePtr& storage : uses.writes) order_after(storage);
+  item.uses = uses;
+  item.operation = std::move(operation);
+  state_->push(std::move(item));
+  const EventPtr event = record();
+  for (const StoragePtr& storage : uses.writes) storage->last_write = event;
+}
+
+}  // namespace warpgrad::cpu

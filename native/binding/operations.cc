@@ -1,0 +1,164 @@
+#include "binding/operations.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "binding/environment.h"
+#include "binding/stream_handle.h"
+#include "binding/tensor_handle.h"
+#include "core/check.h"
+
+namespace warpgrad::binding {
+
+namespace {
+
+// Reads positional arguments in order, and collects the storages behind the tensors.
+class Arguments {
+ public:
+  explicit Arguments(const Napi::CallbackInfo& info) : info_(info) {}
+
+  StreamHandle& stream() { return StreamHandle::from(next()); }
+  TensorView input() { return tensor(uses.reads); }  // undefined gives an absent view
+  TensorView output() { return tensor(uses.writes); }
+  float number() { return next().As<Napi::Number>().FloatValue(); }
+  bool flag() { return next().As<Napi::Boolean>().Value(); }
+  int integer() { return next().As<Napi::Number>().Int32Value(); }
+
+  int64_t window_side() {
+    const double value = next().As<Napi::Number>().DoubleValue();
+    return std::isinf(value) ? ops::kUnbounded : static_cast<int64_t>(value);
+  }
+
+  std::vector<int32_t> cu_seqlens() {  // undefined gives an empty vector
+    const Napi::Value value = next();
+    if (value.IsUndefined()) return {};
+    const Napi::Int32Array array = value.As<Napi::Int32Array>();
+    return std::vector<int32_t>(array.Data(), array.Data() + array.ElementLength());
+  }
+
+  StorageUses uses;
+
+ private:
+  Napi::Value next() { return info_[position_++]; }
+
+  TensorView tensor(std::vector<StoragePtr>& storages) {
+    const Napi::Value value = next();
+    if (value.IsUndefined()) return {};
+    const TensorHandle& handle = *TensorHandle::Unwrap(value.As<Napi::Object>());
+    WG_CHECK(handle.storage() != nullptr, ErrorCode::kInternal, "the tensor was disposed");
+    storages.push_back(handle.storage());
+    return handle.view();
+  }
+
+  const Napi::CallbackInfo& info_;
+  size_t position_ = 0;
+};
+
+// scale, softcap, windowLeft, windowRight, cuSeqlensQ?, cuSeqlensK?
+ops::AttentionOptions attention_options(Arguments& arguments) {
+  ops::AttentionOptions options;
+  options.scale = arguments.number();
+  options.softcap = arguments.number();
+  options.window_left = arguments.window_side();
+  options.window_right = arguments.window_side();
+  options.cu_seqlens_q = arguments.cu_seqlens();
+  options.cu_seqlens_k = arguments.cu_seqlens();
+  return options;
+}
+
+// scale, qkL2Norm, gateKind, lowerBound, betaLogits, allowNegEigval, stateVk, cuSeqlens?
+ops::KdaOptions kda_options(Arguments& arguments) {
+  ops::KdaOptions options;
+  options.scale = arguments.number();
+  options.qk_l2_norm = arguments.flag();
+  options.gate = static_cast<ops::GateKind>(arguments.integer());
+  options.lower_bound = arguments.number();
+  options.beta_logits = arguments.flag();
+  options.allow_neg_eigval = arguments.flag();
+  options.state_vk = arguments.flag();
+  options.cu_seqlens = arguments.cu_seqlens();
+  return options;
+}
+
+// Fills the tensors of Params with `read`, checks them and hands them to the backend.
+template <class Params>
+Napi::Value run(const Napi::CallbackInfo& info, void (ops::Backend::*operation)(Stream&, Params, StorageUses),
+                void (*read)(Arguments&, Params&)) {
+  return guarded(info, [&] {
+    Arguments arguments(info);
+    StreamHandle& stream = arguments.stream();
+    Params params;
+    read(arguments, params);
+    ops::check(params);
+    (stream.backend().*operation)(stream.stream(), std::move(params), std::move(arguments.uses));
+    return info.Env().Undefined();
+  });
+}
+
+Napi::Value attention_forward(const Napi::CallbackInfo& info) {
+  return run<ops::AttentionForwardParams>(info, &ops::Backend::attention_forward,
+                                          [](Arguments& arguments, auto& params) {
+                                            for (TensorView* view : {&params.q, &params.k, &params.v, &params.sink})
+                                              *view = arguments.input();
+                                            for (TensorView* view : {&params.out, &params.lse})
+                                              *view = arguments.output();
+                                            params.options = attention_options(arguments);
+                                          });
+}
+
+Napi::Value attention_backward(const Napi::CallbackInfo& info) {
+  return run<ops::AttentionBackwardParams>(
+      info, &ops::Backend::attention_backward, [](Arguments& arguments, auto& params) {
+        for (TensorView* view :
+             {&params.d_out, &params.q, &params.k, &params.v, &params.out, &params.lse, &params.sink}) {
+          *view = arguments.input();
+        }
+        for (TensorView* view : {&params.dq, &params.dk, &params.dv, &params.d_sink}) *view = arguments.output();
+        params.options = attention_options(arguments);
+        params.deterministic = arguments.flag();
+      });
+}
+
+template <class Params>
+void read_kda_inputs(Arguments& arguments, Params& params) {
+  for (TensorView* view : {&params.q, &params.k, &params.v, &params.g, &params.beta, &params.a_log, &params.dt_bias,
+                           &params.initial_state}) {
+    *view = arguments.input();
+  }
+}
+
+Napi::Value kda_forward(const Napi::CallbackInfo& info) {
+  return run<ops::KdaForwardParams>(info, &ops::Backend::kda_forward, [](Arguments& arguments, auto& params) {
+    read_kda_inputs(arguments, params);
+    for (TensorView* view :
+         {&params.out, &params.final_state, &params.saved.states, &params.saved.u, &params.saved.t_inverse}) {
+      *view = arguments.output();
+    }
+    params.options = kda_options(arguments);
+  });
+}
+
+Napi::Value kda_backward(const Napi::CallbackInfo& info) {
+  return run<ops::KdaBackwardParams>(info, &ops::Backend::kda_backward, [](Arguments& arguments, auto& params) {
+    for (TensorView* view : {&params.d_out, &params.d_final_state}) *view = arguments.input();
+    read_kda_inputs(arguments, params);
+    for (TensorView* view : {&params.saved.states, &params.saved.u, &params.saved.t_inverse}) *view = arguments.input();
+    for (TensorView* view : {&params.dq, &params.dk, &params.dv, &params.dg, &params.dbeta, &params.d_initial_state,
+                             &params.d_a_log, &params.d_dt_bias}) {
+      *view = arguments.output();
+    }
+    params.options = kda_options(arguments);
+  });
+}
+
+}  // namespace
+
+void define_operations(Napi::Env env, Napi::Object exports) {
+  exports.Set("attentionForward", Napi::Function::New(env, attention_forward));
+  exports.Set("attentionBackward", Napi::Function::New(env, attention_backward));
+  exports.Set("kdaForward", Napi::Function::New(env, kda_forward));
+  exports.Set("kdaBackward", Napi::Function::New(env, kda_backward));
+}
+
+}  // namespace warpgrad::binding

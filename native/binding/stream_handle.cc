@@ -1,0 +1,59 @@
+#include "binding/stream_handle.h"
+
+#include "binding/environment.h"
+
+namespace warpgrad::binding {
+
+Napi::Function StreamHandle::define(Napi::Env env) {
+  return DefineClass(env, "NativeStream",
+                     {InstanceMethod<&StreamHandle::synchronize>("synchronize"),
+                      InstanceMethod<&StreamHandle::synchronize_sync>("synchronizeSync"),
+                      InstanceMethod<&StreamHandle::record>("record"), InstanceMethod<&StreamHandle::wait>("wait")});
+}
+
+StreamHandle::StreamHandle(const Napi::CallbackInfo& info) : ObjectWrap(info) {
+  guarded(info, [&]() -> Napi::Value {
+    const Device device{info[0].As<Napi::Boolean>() ? DeviceType::kCuda : DeviceType::kCpu,
+                        info[1].As<Napi::Number>().Int32Value()};
+    backend_ = &Environment::of(info.Env()).registry().backend(device);
+    stream_ = backend_->create_stream();
+    return info.Env().Undefined();
+  });
+}
+
+Napi::Value StreamHandle::synchronize(const Napi::CallbackInfo& info) {
+  return guarded(info,
+                 [&] { return Environment::of(info.Env()).when_done(info.Env(), *stream_, info.Env().Undefined()); });
+}
+
+Napi::Value StreamHandle::synchronize_sync(const Napi::CallbackInfo& info) {
+  return guarded(info, [&] {
+    stream_->synchronize();
+    return info.Env().Undefined();
+  });
+}
+
+Napi::Value StreamHandle::record(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    const Napi::Object handle = Environment::of(info.Env()).event_constructor.New({});
+    EventHandle::Unwrap(handle)->event = stream_->record();
+    return handle;
+  });
+}
+
+Napi::Value StreamHandle::wait(const Napi::CallbackInfo& info) {
+  return guarded(info, [&] {
+    stream_->wait(EventHandle::Unwrap(info[0].As<Napi::Object>())->event);
+    return info.Env().Undefined();
+  });
+}
+
+Napi::Function EventHandle::define(Napi::Env env) {
+  return DefineClass(env, "NativeEvent", {InstanceMethod<&EventHandle::reached>("reached")});
+}
+
+Napi::Value EventHandle::reached(const Napi::CallbackInfo& info) {
+  return Napi::Boolean::New(info.Env(), event == nullptr || event->reached());
+}
+
+}  // namespace warpgrad::binding
