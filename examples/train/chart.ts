@@ -1,0 +1,81 @@
+/** The loss curve, as SVG and PNG. */
+import { writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { Resvg } from '@resvg/resvg-js';
+import type { TopLevelSpec } from 'vega-lite' with { 'resolution-mode': 'import' };
+import type { Baselines } from './baselines';
+import type { CurvePoint } from './trainer';
+
+const FONT = 'DejaVu Sans';
+const COLOURS = { training: '#9ecae9', heldOut: '#1f5fa8', baseline: '#b5532a' };
+
+export interface Curves {
+  readonly title: string;
+  readonly subtitle: string;
+  readonly train: readonly CurvePoint[];
+  readonly validation: readonly CurvePoint[];
+  readonly baselines: Baselines;
+}
+
+/** Writes `loss.svg` and `loss.png` into `folder`. */
+export async function writeChart(folder: string, curves: Curves): Promise<void> {
+  // These two are ES modules only.
+  const [vega, { compile }] = await Promise.all([import('vega'), import('vega-lite')]);
+  const view = new vega.View(vega.parse(compile(specification(curves)).spec), { renderer: 'none' });
+  const svg = await view.toSVG();
+  view.finalize();
+  writeFileSync(path.join(folder, 'loss.svg'), svg);
+  // The font comes with a package, because a server may have none.
+  const fontFiles = ['DejaVuSans.ttf', 'DejaVuSans-Bold.ttf'].map((name) => require.resolve(`dejavu-fonts-ttf/ttf/${name}`));
+  const font = { fontFiles, loadSystemFonts: false, defaultFontFamily: FONT };
+  writeFileSync(path.join(folder, 'loss.png'), new Resvg(svg, { fitTo: { mode: 'zoom', value: 2 }, font }).render().asPng());
+}
+
+function specification({ title, subtitle, train, validation, baselines }: Curves): TopLevelSpec {
+  const lines = [
+    ...train.map((point) => ({ ...point, series: 'training' })),
+    ...validation.map((point) => ({ ...point, series: 'held-out' })),
+  ];
+  const rules = Object.entries(baselines).map(([name, loss]) => ({ loss, label: `${name} model, ${loss.toFixed(2)}` }));
+  const last = train.at(-1)?.step ?? 1;
+  const quantity = 'quantitative' as const;
+  const x = { field: 'step', type: quantity, title: 'step', scale: { domain: [0, last], nice: false }, axis: { grid: false } };
+  const y = { field: 'loss', type: quantity, title: 'cross-entropy, nats a byte', scale: { zero: true } };
+  const color = {
+    field: 'series',
+    type: 'nominal' as const,
+    scale: { domain: ['training', 'held-out'], range: [COLOURS.training, COLOURS.heldOut] },
+    legend: { title: null, orient: 'top-right' as const, offset: 8, symbolType: 'stroke', symbolStrokeWidth: 3 },
+  };
+  const only = (series: string) => [{ filter: { field: 'series', equal: series } }];
+  return {
+    ...{ width: 720, height: 400, padding: 16, background: 'white' },
+    title: { text: title, subtitle, anchor: 'start', offset: 14 },
+    layer: [
+      { data: { values: lines }, transform: only('training'), mark: { type: 'line', strokeWidth: 1.2 }, encoding: { x, y, color } },
+      {
+        data: { values: lines },
+        transform: only('held-out'),
+        mark: { type: 'line', strokeWidth: 2.4, point: { size: 36 } },
+        encoding: { x, y, color },
+      },
+      {
+        data: { values: rules },
+        mark: { type: 'rule', strokeDash: [6, 4], color: COLOURS.baseline, strokeWidth: 1.4 },
+        encoding: { y },
+      },
+      {
+        data: { values: rules },
+        mark: { type: 'text', align: 'left', dx: 6, dy: -7, color: COLOURS.baseline, fontSize: 12 },
+        encoding: { x: { value: 0 }, y, text: { field: 'label' } },
+      },
+    ],
+    config: {
+      font: FONT,
+      title: { fontSize: 17, subtitleFontSize: 12.5, subtitleColor: '#555', subtitlePadding: 5 },
+      axis: { labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 'normal', gridColor: '#eee', domainColor: '#999' },
+      legend: { labelFontSize: 12 },
+      view: { stroke: null },
+    },
+  };
+}
