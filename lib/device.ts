@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 
 import { native, WarpgradError, WarpgradTypeError, WarpgradRangeError } from './errors';
-import { addon, MAX_CPU_THREADS, PACKAGE_ROOT } from './native';
+import { addon, binaryPath, MAX_CPU_THREADS, PACKAGE_ROOT } from './native';
 
 /** A device by name; `cuda` is `cuda:0`. */
 export type Device = 'cpu' | 'cuda' | `cuda:${number}`;
@@ -27,6 +27,8 @@ export interface SystemInfo {
   readonly version: string;
   readonly nodeVersion: string;
   readonly platform: string;
+  /** The file that the native addon was loaded from. */
+  readonly binary: string;
   readonly cpu: {
     readonly model: string;
     readonly threads: number;
@@ -55,7 +57,7 @@ function gpus(): SystemInfo['cuda'] {
     return { compiled: false, available: false, reason: 'WARPGRAD_DISABLE_CUDA=1 hides GPUs', devices: [] };
   }
   const { driverVersion, reason, devices } = native(() => addon.gpuInfo());
-  const list = devices.map(({ unusableBecause, ...gpu }) =>
+  const list: GpuInfo[] = devices.map(({ unusableBecause, ...gpu }) =>
     unusableBecause ? { ...gpu, usable: false, reason: unusableBecause } : { ...gpu, usable: true },
   );
   const available = list.some((gpu) => gpu.usable);
@@ -78,6 +80,7 @@ export function systemInfo(): SystemInfo {
     version: manifest.version,
     nodeVersion: process.version,
     platform: `${process.platform}-${process.arch}`,
+    binary: binaryPath(),
     cpu: {
       model: cpus()[0]?.model ?? 'unknown',
       ...(native(() => addon.cpuInfo()) as Omit<SystemInfo['cpu'], 'model'>),

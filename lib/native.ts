@@ -152,11 +152,19 @@ function defaultCpuThreads(): number {
 
 export const MAX_CPU_THREADS = 1024;
 
+/** Finds the binary, prebuilt or built here, and requires it; it has no types of its own. */
+// eslint-disable-next-line @typescript-eslint/no-require-imports
+const loader = require('node-gyp-build') as { (root: string): NativeModule; path(root: string): string };
+
+/** The file that the addon was loaded from. */
+export function binaryPath(): string {
+  return loader.path(PACKAGE_ROOT);
+}
+
 function load(): NativeModule {
   let addon: NativeModule;
   try {
-    // eslint-disable-next-line @typescript-eslint/no-require-imports -- it finds the binary and requires it
-    addon = (require('node-gyp-build') as (root: string) => NativeModule)(PACKAGE_ROOT);
+    addon = loader(PACKAGE_ROOT);
   } catch (error) {
     throw new WarpgradError(
       'ERR_WARPGRAD_BINARY',
