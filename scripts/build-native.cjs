@@ -28,11 +28,11 @@ function succeeds(command, args, input) {
   );
 }
 
-/** @param {string} command @param {string[]} args */
-function run(command, args) {
+/** @param {string} step @param {string} command @param {string[]} args */
+function run(step, command, args) {
   const { status, error } = spawnSync(command, args, { cwd: ROOT, stdio: ['ignore', 'inherit', 'inherit'] });
   if (error) fail(`can't start ${command}: ${error.message}`);
-  if (status !== 0) fail(`the native build failed: ${path.basename(command)} ${args[0]} ended with status ${status}`);
+  if (status !== 0) fail(`the native build failed while CMake was to ${step}; its messages are above`);
 }
 
 function requireTools() {
@@ -82,15 +82,15 @@ function build() {
   const cmakeJs = findCmakeJs();
   if (cmakeJs) {
     const common = ['--directory', ROOT, '--out', TREE, '--generator', generator, '--log-level', 'error'];
-    run(process.execPath, [cmakeJs, 'configure', ...common, `--CDCMAKE_LIBRARY_OUTPUT_DIRECTORY=${TREE}`]);
-    run(process.execPath, [cmakeJs, 'build', ...common, '--parallel', jobs]);
+    run('configure', process.execPath, [cmakeJs, 'configure', ...common, `--CDCMAKE_LIBRARY_OUTPUT_DIRECTORY=${TREE}`]);
+    run('build', process.execPath, [cmakeJs, 'build', ...common, '--parallel', jobs]);
     return;
   }
   const headers = path.join(path.dirname(require.resolve('node-api-headers/package.json')), 'include');
   const includes = [headers, path.dirname(require.resolve('node-addon-api/package.json'))];
   const options = [`-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${TREE}`, `-DWARPGRAD_NODE_INCLUDE=${includes.join(';')}`];
-  run('cmake', ['-S', ROOT, '-B', TREE, '-G', generator, '-DCMAKE_BUILD_TYPE=Release', ...options]);
-  run('cmake', ['--build', TREE, '--parallel', jobs]);
+  run('configure', 'cmake', ['-S', ROOT, '-B', TREE, '-G', generator, '-DCMAKE_BUILD_TYPE=Release', ...options]);
+  run('build', 'cmake', ['--build', TREE, '--parallel', jobs]);
 }
 
 /** Renames into place: a running process may have the present file mapped. @param {string} folder */
