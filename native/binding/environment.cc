@@ -36,7 +36,7 @@ Napi::Error make_error(Napi::Env env, ErrorCode code, const std::string& message
 
 struct Environment::Settlement {
   Napi::Promise::Deferred deferred;
-  Napi::Reference<Napi::Value> value;
+  Napi::ObjectReference value;  // empty for undefined
   std::exception_ptr failure;
 };
 
@@ -63,8 +63,9 @@ ops::Registry& Environment::registry() {
 Napi::Promise Environment::when_done(Napi::Env env, Stream& stream, Napi::Value value) {
   // Owned by the queue until the report, then by settle(). An environment that ends first leaks it on purpose: its
   // references can't be deleted any more.
-  auto* settlement =
-      new Settlement{Napi::Promise::Deferred::New(env), Napi::Reference<Napi::Value>::New(value, 1), nullptr};
+  auto* settlement = new Settlement{
+      Napi::Promise::Deferred::New(env),
+      value.IsUndefined() ? Napi::ObjectReference() : Napi::Persistent(value.As<Napi::Object>()), nullptr};
   const Napi::Promise promise = settlement->deferred.Promise();
   if (pending_settlements_++ == 0) settler_.Ref(env);
   stream.notify([this, settlement](std::exception_ptr failure) {
@@ -81,7 +82,7 @@ void Environment::settle(Napi::Env env, Napi::Function, Environment* self, Settl
   if (owned->failure) {
     owned->deferred.Reject(to_js_error(env, owned->failure).Value());
   } else {
-    owned->deferred.Resolve(owned->value.Value());
+    owned->deferred.Resolve(owned->value.IsEmpty() ? env.Undefined() : owned->value.Value());
   }
 }
 

@@ -25,7 +25,7 @@ class Environment {
   ops::Registry& registry();
 
   // A promise settled on this thread once `stream` has done all work enqueued so far: rejected with the first failure
-  // since the last report, else resolved with `value`, which is kept alive until then.
+  // since the last report, else resolved with `value` (an object or undefined), which is kept alive until then.
   Napi::Promise when_done(Napi::Env env, Stream& stream, Napi::Value value);
 
   Napi::FunctionReference tensor_constructor;

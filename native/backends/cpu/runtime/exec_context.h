@@ -2,11 +2,11 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 #include <new>
 
 #include "backends/cpu/runtime/isa.h"
+#include "backends/cpu/runtime/page_cache.h"
 #include "backends/cpu/runtime/thread_pool.h"
 
 namespace warpgrad::cpu {
@@ -16,9 +16,9 @@ template <class Element>
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  explicit AlignedBuffer(size_t num_elems) : num_elems_(num_elems) {
-    const size_t bytes = (num_elems * sizeof(Element) + 63) / 64 * 64;
-    data_.reset(static_cast<Element*>(std::aligned_alloc(64, bytes == 0 ? 64 : bytes)));
+  explicit AlignedBuffer(size_t num_elems)
+      : data_(static_cast<Element*>(allocate_pages(num_elems * sizeof(Element))), Free{num_elems * sizeof(Element)}),
+        num_elems_(num_elems) {
     if (!data_) throw std::bad_alloc();
   }
   Element* data() const { return data_.get(); }
@@ -26,7 +26,8 @@ class AlignedBuffer {
 
  private:
   struct Free {
-    void operator()(Element* pointer) const { std::free(pointer); }
+    size_t bytes = 0;
+    void operator()(Element* pointer) const { free_pages(pointer, bytes); }
   };
   std::unique_ptr<Element[], Free> data_;
   size_t num_elems_ = 0;

@@ -1,15 +1,13 @@
 #include "backends/cpu/runtime/memory.h"
 
-#include <cstdlib>
 #include <utility>
 
+#include "backends/cpu/runtime/page_cache.h"
 #include "core/check.h"
 
 namespace warpgrad::cpu {
 
 namespace {
-
-constexpr size_t kAlignment = 64;
 
 class CpuStorage : public Storage {
  public:
@@ -18,7 +16,7 @@ class CpuStorage : public Storage {
     counter_->add(bytes);
   }
   ~CpuStorage() override {
-    std::free(data());
+    free_pages(data(), bytes());
     counter_->subtract(bytes());
   }
 
@@ -46,9 +44,7 @@ MemoryStats MemoryCounter::stats() const {
 }
 
 StoragePtr allocate(size_t bytes, std::shared_ptr<MemoryCounter> counter) {
-  // An empty tensor has an address too, so that a null pointer always means an absent one.
-  const size_t padded = bytes == 0 ? kAlignment : (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* data = padded < bytes ? nullptr : std::aligned_alloc(kAlignment, padded);
+  void* data = allocate_pages(bytes);
   WG_CHECK(data != nullptr, ErrorCode::kOutOfMemory, "cpu: can't allocate ", bytes, " bytes; ",
            counter->stats().live_bytes, " bytes are in use by tensors");
   return std::make_shared<CpuStorage>(data, bytes, std::move(counter));

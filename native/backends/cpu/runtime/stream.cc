@@ -50,9 +50,10 @@ void StreamState::push(Item item) {
   space_.wait(lock, [this] { return queue_.size() < kMaxQueuedOperations; });
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   queue_.push_back(std::move(item));
-  ++enqueued_;
+  enqueued_.fetch_add(1, std::memory_order_relaxed);
+  const bool wake = sleeping_;
   lock.unlock();
-  work_.notify_one();
+  if (wake) work_.notify_one();
 }
 
 void StreamState::close() {
@@ -93,12 +94,26 @@ std::exception_ptr StreamState::take_failure() {
   return std::exchange(failure_, nullptr);
 }
 
+// Waking a thread costs the caller some microseconds, as much as all else that enqueueing does: between the calls of a
+// busy program the thread stays awake for a moment.
+void StreamState::spin_for_work() const {
+  constexpr int kSpins = 1000;  // about 20 microseconds
+  for (int i = 0; i < kSpins && reached(enqueued()); ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+}
+
 void StreamState::run() {
   for (;;) {
     Item item;
+    spin_for_work();
     {
       std::unique_lock lock(mutex_);
+      sleeping_ = true;
       work_.wait(lock, [this] { return closed_ || !queue_.empty(); });
+      sleeping_ = false;
       if (queue_.empty()) {
         finished_ = true;
         return;

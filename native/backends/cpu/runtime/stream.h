@@ -74,11 +74,12 @@ class StreamState {
   bool finished() const;  // closed, and the thread has ended its work
   void block_until(uint64_t ticket) const;
   std::exception_ptr take_failure();
-  uint64_t enqueued() const { return enqueued_; }
+  uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }
   bool reached(uint64_t ticket) const { return completed_.load(std::memory_order_acquire) >= ticket; }
 
  private:
   void run();
+  void spin_for_work() const;
   void run_item(Item& item);
 
   std::shared_ptr<const Engine> engine_;
@@ -87,10 +88,11 @@ class StreamState {
   std::condition_variable work_, space_;
   mutable std::condition_variable progress_;
   std::deque<Item> queue_;
-  uint64_t enqueued_ = 0;  // touched by the owner's thread only
+  std::atomic<uint64_t> enqueued_{0};
   std::atomic<uint64_t> completed_{0};
   std::exception_ptr failure_;  // the first since the last report
   bool closed_ = false;
+  bool sleeping_ = false;
   bool finished_ = false;
   std::thread thread_;
 };
