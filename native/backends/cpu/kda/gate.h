@@ -1,0 +1,119 @@
+#pragma once
+
+// The gate and beta, forward and backward, on padded float32 rows.
+
+#include "backends/cpu/kda/problem.h"
+#include "backends/cpu/simd/vec_math.h"
+
+namespace warpgrad::cpu::WARPGRAD_ISA {
+namespace {
+
+// What turns the gate's input x of one value head into g.
+struct Gate {
+  ops::GateKind kind;
+  float a;             // exp(A_log), 1 without A_log
+  float lower_bound;
+  const float* bias;   // [K], or null
+};
+
+WARPGRAD_INLINE Gate gate_of(const kda::Problem& problem, int64_t head) {
+  const float a = problem.a_log ? exp(splat(problem.a_log[head * problem.a_log_stride]))[0] : 1.0f;
+  const float* bias = problem.dt_bias ? problem.dt_bias + head * problem.dt_bias_stride : nullptr;
+  return {problem.gate, a, problem.lower_bound, bias};
+}
+
+WARPGRAD_INLINE Vec biased(const Gate& gate, const float* x, int d, int K) {
+  const Vec value = load(x + d);
+  if (!gate.bias) return value;
+  return value + (K - d >= kLanes ? load(gate.bias + d) : load_partial(gate.bias + d, K - d > 0 ? K - d : 0));
+}
+
+// x[0..K) becomes g; the padding up to Kp becomes 0.
+WARPGRAD_INLINE void gate_row(const Gate& gate, int K, int Kp, float* x) {
+  if (gate.kind == ops::GateKind::kGiven) return;
+  for (int d = 0; d < Kp; d += kLanes) {
+    const Vec z = biased(gate, x, d, K);
+    Vec g;
+    if (gate.kind == ops::GateKind::kSoftplus) {
+      g = -gate.a * softplus(z);                   // g = -a softplus(x + bias)
+    } else {
+      g = gate.lower_bound * sigmoid(gate.a * z);  // g = lb sigmoid(a (x + bias))
+    }
+    store(x + d, lane_numbers() + d < K ? g : Vec{});
+  }
+}
+
+// dg[0..K) becomes the gradient of the gate's input x; adds to d_bias[d] and to the vector of partial sums d_a_log.
+WARPGRAD_INLINE void gate_row_backward(const Gate& gate, int K, int Kp, const float* x, float* dg, float* d_bias,
+                                       Vec& d_a_log) {
+  if (gate.kind == ops::GateKind::kGiven) return;
+  for (int d = 0; d < Kp; d += kLanes) {
+    const Vec z = biased(gate, x, d, K);
+    const Vec dg_d = load(dg + d);
+    Vec dx, term;
+    if (gate.kind == ops::GateKind::kSoftplus) {
+      dx = -gate.a * sigmoid(z) * dg_d;          // dx = -a sigmoid(x + bias) dg
+      term = -gate.a * softplus(z) * dg_d;       // dA_log = sum g dg
+    } else {
+      const Vec s = sigmoid(gate.a * z);         // dx = lb s (1 - s) a dg
+      dx = gate.lower_bound * gate.a * s * sigmoid(-gate.a * z) * dg_d;
+      term = dx * z;                             // dA_log = sum dx (x + bias)
+    }
+    // A gate at its limit has no gradient, however infinite its other factor is.
+    const IVec inside = lane_numbers() + d < K;
+    dx = (inside & (dg_d != 0.0f)) ? dx : Vec{};
+    term = (inside & (dx != 0.0f)) ? term : Vec{};
+    store(dg + d, dx);
+    store(d_bias + d, load(d_bias + d) + dx);
+    d_a_log += term;
+  }
+}
+
+// beta[0..64) of b[0..64)
+WARPGRAD_INLINE void beta_of(const kda::Problem& problem, float* b) {
+  if (!problem.beta_logits) return;
+  const float top = problem.allow_neg_eigval ? 2.0f : 1.0f;
+  for (int i = 0; i < kda::kChunk; i += kLanes) store(b + i, top * sigmoid(load(b + i)));
+}
+
+// db = dbeta beta (1 - sigmoid(b))
+WARPGRAD_INLINE void beta_backward(const kda::Problem& problem, const float* b, float* dbeta) {
+  if (!problem.beta_logits) return;
+  const float top = problem.allow_neg_eigval ? 2.0f : 1.0f;
+  for (int i = 0; i < kda::kChunk; i += kLanes) {
+    const Vec logit = load(b + i);
+    store(dbeta + i, load(dbeta + i) * top * sigmoid(logit) * sigmoid(-logit));
+  }
+}
+
+// One element per token: b[0..64), zero past the last row.
+WARPGRAD_INLINE void load_tokens(const kda::Operand& from, const kda::Chunk& chunk, int64_t head, float* to) {
+  for (int i = 0; i < kda::kChunk; ++i) {
+    if (i >= chunk.rows) {
+      to[i] = 0;
+      continue;
+    }
+    const int64_t offset = chunk.batch * from.strides[0] + (chunk.token + i) * from.strides[1] + head * from.strides[2];
+    if (from.dtype == DType::kFloat32) {
+      to[i] = static_cast<const float*>(from.data)[offset];
+    } else {
+      const uint16_t bits = static_cast<const uint16_t*>(from.data)[offset];
+      to[i] = from.dtype == DType::kBFloat16 ? bfloat16_to_float(bits) : float16_to_float(bits);
+    }
+  }
+}
+
+WARPGRAD_INLINE void store_tokens(const kda::Operand& to, const kda::Chunk& chunk, int64_t head, const float* from) {
+  for (int i = 0; i < chunk.rows; ++i) {
+    const int64_t offset = chunk.batch * to.strides[0] + (chunk.token + i) * to.strides[1] + head * to.strides[2];
+    if (to.dtype == DType::kFloat32) {
+      static_cast<float*>(to.data)[offset] = from[i];
+    } else {
+      static_cast<uint16_t*>(to.data)[offset] =
+          to.dtype == DType::kBFloat16 ? float_to_bfloat16(from[i]) : float_to_float16(from[i]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warpgrad::cpu::WARPGRAD_ISA
