@@ -1,4 +1,10 @@
-import type { AttentionReferenceOptions } from '../../lib/reference/attention';
+import {
+  attentionBackwardReference,
+  attentionForwardReference,
+  type AttentionReferenceGradients,
+  type AttentionReferenceOptions,
+  type AttentionReferenceOutputs,
+} from '../../lib/reference/attention';
 import type { Float64Tensor } from '../../lib/reference/float64';
 import { rounded, type Operand } from './dtypes';
 import type { Random } from './random';
@@ -34,7 +40,7 @@ export function randomAttentionCase(random: Random, size: CaseSize): AttentionCa
   const batch = random.integer(1, 2);
   const qRows = packing ? [packing.rowsQ] : [batch, random.integer(1, longest)];
   const kRows = packing ? [packing.rowsK] : [batch, random.integer(1, longest)];
-  const options = { ...drawAttentionOptions(random, heads, longest), ...packing?.offsets };
+  const options = { ...drawAttentionOptions(random, heads, headDim, longest), ...packing?.offsets };
   return {
     title: attentionTitle([...qRows, heads, headDim], [...kRows, kvHeads, valueDim], options),
     inputs: {
@@ -56,6 +62,30 @@ export function roundedAttentionCase(item: AttentionCase, dtype: Operand): Atten
   return { ...item, inputs, dOut: rounded(item.dOut, dtype), options };
 }
 
+/** All results of the float64 reference. */
+export function attentionReference(item: AttentionCase): AttentionReferenceOutputs & AttentionReferenceGradients {
+  const { q, k, v } = item.inputs;
+  return {
+    ...attentionForwardReference(q, k, v, item.options),
+    ...attentionBackwardReference(item.dOut, q, k, v, item.options),
+  };
+}
+
+/** sum(out · dOut) of the float64 reference. */
+export function attentionLoss({ inputs, options, dOut }: AttentionCase): number {
+  const { out } = attentionForwardReference(inputs.q, inputs.k, inputs.v, options);
+  return out.data.reduce((sum, value, n) => sum + value * dOut.data[n]!, 0);
+}
+
+/** Each input that has a gradient, with the gradient's name. */
+export function attentionInputTensors({
+  inputs,
+  options,
+}: AttentionCase): [input: Float64Tensor, gradient: keyof AttentionReferenceGradients][] {
+  const sink: [Float64Tensor, 'dSink'][] = options.sink ? [[options.sink, 'dSink']] : [];
+  return [[inputs.q, 'dq'], [inputs.k, 'dk'], [inputs.v, 'dv'], ...sink];
+}
+
 function drawPacking(random: Random, longest: number) {
   const count = random.integer(1, 4);
   const offsets = { cuSeqlensQ: random.cuSeqlens(count, longest), cuSeqlensK: random.cuSeqlens(count, longest) };
@@ -65,12 +95,17 @@ function drawPacking(random: Random, longest: number) {
   return { offsets, rowsQ, rowsK };
 }
 
-function drawAttentionOptions(random: Random, heads: number, longest: number): AttentionReferenceOptions {
+function drawAttentionOptions(
+  random: Random,
+  heads: number,
+  headDim: number,
+  longest: number,
+): AttentionReferenceOptions {
   const side = () => (random.chance(0.3) ? Infinity : random.integer(0, Math.ceil(longest / 2)));
   return {
     ...(random.chance(0.4) && { causal: true }),
     ...(random.chance(0.4) && { window: [side(), side()] as const }),
-    ...(random.chance(0.3) && { softmaxScale: random.between(0.05, 0.5) }),
+    ...(random.chance(0.3) && { softmaxScale: random.between(0.3, 3) * headDim ** -0.5 }),
     ...(random.chance(0.3) && { softcap: random.between(1, 20) }),
     ...(random.chance(0.3) && { sink: random.tensor([heads]) }),
   };

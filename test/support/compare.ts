@@ -48,6 +48,25 @@ export function expectClose(name: string, actual: Float64Tensor, expected: Float
   );
 }
 
+/** What `expectClose` says of each expected result that is missing or too far off; also names results not expected. */
+export function failuresOf<Name extends string>(
+  actual: Partial<Record<Name, Float64Tensor>>,
+  expected: Partial<Record<Name, Float64Tensor>>,
+  tolerance: (name: Name) => Tolerance,
+): string[] {
+  const names = new Set([...Object.keys(expected), ...Object.keys(actual)] as Name[]);
+  return [...names].flatMap((name) => {
+    if (!actual[name]) return [`${name} is missing`];
+    if (!expected[name]) return [`${name} should not be there`];
+    try {
+      expectClose(name, actual[name], expected[name], tolerance(name));
+      return [];
+    } catch (error) {
+      return [(error as Error).message];
+    }
+  });
+}
+
 /** Fails unless both hold the same bits (NaN equals NaN, 0 differs from -0). */
 export function expectBitwiseEqual(name: string, actual: ArrayLike<number>, expected: ArrayLike<number>): void {
   if (actual.length !== expected.length) throw new Error(`${name}: ${actual.length} numbers, not ${expected.length}`);

@@ -2,8 +2,10 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { AttentionReferenceOptions } from '../../lib/reference/attention';
 import type { Float64Tensor } from '../../lib/reference/float64';
-import type { KdaReferenceInputs, KdaReferenceOptions } from '../../lib/reference/kda';
+import type { KdaReferenceOptions } from '../../lib/reference/kda';
+import type { AttentionCase } from './attentionCases';
 import { maxAbs, type Tolerance } from './compare';
+import type { KdaCase } from './kdaCases';
 import { readSafetensors } from './safetensors';
 
 // The float64 data of test/golden; FORMAT.md there says what each tensor, option and tolerance is.
@@ -61,6 +63,12 @@ export function goldenAttentionOptions({ options, tensors }: GoldenCase): Attent
   };
 }
 
+/** An attention case as the other tests know it. */
+export function attentionCaseOf(golden: GoldenCase): AttentionCase {
+  const { q, k, v, do: dOut } = golden.tensors as Record<'q' | 'k' | 'v' | 'do', Float64Tensor>;
+  return { title: golden.name, inputs: { q, k, v }, dOut, options: goldenAttentionOptions(golden) };
+}
+
 interface KdaJson {
   readonly scale: number;
   readonly scaleIsDefault: boolean;
@@ -90,10 +98,29 @@ export function goldenKdaOptions({ options, tensors }: GoldenCase): KdaReference
   };
 }
 
-export function goldenKdaInputs({ tensors }: GoldenCase): KdaReferenceInputs {
-  const { q, k, v, g, beta } = tensors as Record<'q' | 'k' | 'v' | 'g' | 'beta', Float64Tensor>;
-  return { q, k, v, g, beta };
+/** A KDA case as the other tests know it. */
+export function kdaCaseOf(golden: GoldenCase): KdaCase {
+  const { q, k, v, g, beta, do: dOut } = golden.tensors as Record<'q' | 'k' | 'v' | 'g' | 'beta' | 'do', Float64Tensor>;
+  const { d_final_state: dFinalState } = golden.tensors;
+  return {
+    title: golden.name,
+    inputs: { q, k, v, g, beta },
+    dOut,
+    ...(dFinalState && { dFinalState }),
+    options: goldenKdaOptions(golden),
+  };
 }
+
+/** Names of the results of KDA in the golden files. */
+export const GOLDEN_KDA_RESULTS = {
+  ...{ out: 'o', finalState: 'final_state', dq: 'dq', dk: 'dk', dv: 'dv', dg: 'dg', dbeta: 'dbeta' },
+  ...{ dInitialState: 'd_initial_state', dALog: 'dA_log', dDtBias: 'ddt_bias' },
+} as const;
+
+/** Names of the results of attention in the golden files. */
+export const GOLDEN_ATTENTION_RESULTS = {
+  ...{ out: 'o', lse: 'lse', dq: 'dq', dk: 'dk', dv: 'dv', dSink: 'dsink' },
+} as const;
 
 /** FORMAT.md's tolerance of a float32 backend for one result. */
 export function float32Tolerance(golden: GoldenCase, tensor: string): Tolerance {

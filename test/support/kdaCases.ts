@@ -1,9 +1,11 @@
 import type { Float64Tensor } from '../../lib/reference/float64';
 import {
+  kdaBackwardReference,
   kdaForwardReference,
   type KdaReferenceGradients,
   type KdaReferenceInputs,
   type KdaReferenceOptions,
+  type KdaReferenceOutputs,
 } from '../../lib/reference/kda';
 import type { CaseSize } from './attentionCases';
 import { rounded, type Operand } from './dtypes';
@@ -80,6 +82,19 @@ export function roundedKdaCase(item: KdaCase, dtype: Operand, gateDtype: Operand
   };
 }
 
+/** All results of the float64 reference; dInitialState only where the case has an initial state, as in the library. */
+export function kdaReference(item: KdaCase): Omit<KdaReferenceOutputs & KdaReferenceGradients, 'dInitialState'> & {
+  readonly dInitialState?: Float64Tensor;
+} {
+  const { inputs, options, dOut, dFinalState } = item;
+  const { dInitialState, ...gradients } = kdaBackwardReference(dOut, inputs, {
+    ...options,
+    ...(dFinalState && { dFinalState }),
+  });
+  const outputs = kdaForwardReference(inputs, options);
+  return { ...outputs, ...gradients, ...(options.initialState && { dInitialState }) };
+}
+
 /** sum(out · dOut) + sum(finalState · dFinalState) of the float64 reference. */
 export function kdaLoss({ inputs, options, dOut, dFinalState }: KdaCase): number {
   const { out, finalState } = kdaForwardReference(inputs, options);
@@ -91,18 +106,21 @@ export function kdaLoss({ inputs, options, dOut, dFinalState }: KdaCase): number
 export function kdaInputTensors({
   inputs,
   options,
-}: KdaCase): Record<string, { readonly input: Float64Tensor; readonly gradient: keyof KdaReferenceGradients }> {
+}: KdaCase): [input: Float64Tensor, gradient: keyof KdaReferenceGradients][] {
   const { aLog, dtBias } = options.gate ?? {};
-  return {
-    q: { input: inputs.q, gradient: 'dq' },
-    k: { input: inputs.k, gradient: 'dk' },
-    v: { input: inputs.v, gradient: 'dv' },
-    g: { input: inputs.g, gradient: 'dg' },
-    beta: { input: inputs.beta, gradient: 'dbeta' },
-    ...(options.initialState && { initialState: { input: options.initialState, gradient: 'dInitialState' } }),
-    ...(aLog && { aLog: { input: aLog, gradient: 'dALog' } }),
-    ...(dtBias && { dtBias: { input: dtBias, gradient: 'dDtBias' } }),
-  };
+  const optional: [Float64Tensor | undefined, keyof KdaReferenceGradients][] = [
+    [options.initialState, 'dInitialState'],
+    [aLog, 'dALog'],
+    [dtBias, 'dDtBias'],
+  ];
+  return [
+    [inputs.q, 'dq'],
+    [inputs.k, 'dk'],
+    [inputs.v, 'dv'],
+    [inputs.g, 'dg'],
+    [inputs.beta, 'dbeta'],
+    ...optional.filter((pair): pair is [Float64Tensor, keyof KdaReferenceGradients] => pair[0] !== undefined),
+  ];
 }
 
 function drawKdaOptions(random: Random, HV: number, K: number): KdaReferenceOptions {

@@ -1,0 +1,162 @@
+import { attentionForwardReference } from '../../lib/reference/attention';
+import type { Float64Tensor } from '../../lib/reference/float64';
+import { kdaBackwardReference } from '../../lib/reference/kda';
+import { betaFromLogit, gateBackward, gateValue, normalizeRow } from '../../lib/reference/kdaTransforms';
+import type { AttentionCase } from './attentionCases';
+import { maxAbs, type Tolerance } from './compare';
+import { ROUNDOFF, type Operand } from './dtypes';
+import type { KdaCase } from './kdaCases';
+
+// Tolerances for random cases. An error is measured against the largest expected value, and for gradients that are sums
+// of terms that may cancel also against the "natural" size of those terms (test/golden/FORMAT.md).
+
+/** What a result in a dtype may be off by. The factors of float32 are for sums of a few hundred terms. */
+export function randomTolerance(dtype: Operand, expected: Float64Tensor, natural = 0): Tolerance {
+  const largest = maxAbs(expected.data);
+  if (dtype === 'float32') return { maxAbs: 1e-5 * largest + 4e-6 * natural + 1e-7 };
+  const u = ROUNDOFF[dtype];
+  const smallest = dtype === 'float16' ? 2 ** -23 : 0; // float16 has few digits left among its smallest numbers
+  const cancels = natural > 10 * largest;
+  return {
+    maxAbs: 6 * u * largest + 2 * u * natural + smallest + 1e-7,
+    ...(!cancels && largest > 64 * smallest && { rmsRatio: 4 * u }),
+  };
+}
+
+/** Natural sizes of dq, dk (max of scale Σ p |slope| (|dP| + |delta|) |k| or |q|) and dSink. */
+export function attentionNaturals(item: AttentionCase): Record<'dq' | 'dk' | 'dSink', number> {
+  const { q, k, v } = item.inputs;
+  const { options, dOut } = item;
+  const { out, lse } = attentionForwardReference(q, k, v, options);
+  const [heads, kvHeads, D, Dv] = [q.shape.at(-2)!, k.shape.at(-2)!, q.shape.at(-1)!, v.shape.at(-1)!];
+  const scale = options.softmaxScale ?? D ** -0.5;
+  const [dq, dk, dSink] = [new Float64Array(q.data.length), new Float64Array(k.data.length), new Float64Array(heads)];
+  forEachPair(item, ({ qRow, kRow, head, lseAt }) => {
+    const kvHead = Math.floor((head * kvHeads) / heads);
+    const [qAt, kAt] = [(qRow * heads + head) * D, (kRow * kvHeads + kvHead) * D];
+    const [outAt, vAt] = [(qRow * heads + head) * Dv, (kRow * kvHeads + kvHead) * Dv];
+    let [score, dWeight, delta] = [0, 0, 0];
+    for (let c = 0; c < D; c++) score += scale * q.data[qAt + c]! * k.data[kAt + c]!;
+    for (let c = 0; c < Dv; c++) {
+      dWeight += dOut.data[outAt + c]! * v.data[vAt + c]!;
+      delta += dOut.data[outAt + c]! * out.data[outAt + c]!;
+    }
+    const tanh = options.softcap ? Math.tanh(score / options.softcap) : 0;
+    const weight = Math.exp((options.softcap ? options.softcap * tanh : score) - lse.data[lseAt]!);
+    const size = scale * weight * (1 - tanh * tanh) * (Math.abs(dWeight) + Math.abs(delta));
+    for (let c = 0; c < D; c++) {
+      dq[qAt + c]! += size * Math.abs(k.data[kAt + c]!);
+      dk[kAt + c]! += size * Math.abs(q.data[qAt + c]!);
+    }
+    if (!options.sink) return;
+    for (let c = 0; c < Dv; c++) {
+      const term = weight * Math.abs(dOut.data[outAt + c]! * out.data[outAt + c]!); // Σ over visible keys of p ≤ 1
+      dSink[head]! += Math.exp(options.sink.data[head]! - lse.data[lseAt]!) * term;
+    }
+  });
+  return { dq: maxAbs(dq), dk: maxAbs(dk), dSink: maxAbs(dSink) };
+}
+
+interface Pair {
+  readonly qRow: number;
+  readonly kRow: number;
+  readonly head: number;
+  readonly lseAt: number;
+}
+
+/** Visits every visible (query, key) pair of every head. */
+function forEachPair({ inputs, options }: AttentionCase, visit: (pair: Pair) => void): void {
+  const { q, k } = inputs;
+  const packed = options.cuSeqlensQ !== undefined;
+  const heads = q.shape.at(-2)!;
+  const rowsOf = (shape: readonly number[]) =>
+    Array.from({ length: shape[0]! + 1 }, (_, b) => b * shape[1]!);
+  const cuQ = options.cuSeqlensQ ?? rowsOf(q.shape);
+  const cuK = options.cuSeqlensK ?? rowsOf(k.shape);
+  const [left, right] = options.window ?? [Infinity, Infinity];
+  for (let n = 0; n + 1 < cuQ.length; n++) {
+    const [Sq, Sk] = [cuQ[n + 1]! - cuQ[n]!, cuK[n + 1]! - cuK[n]!];
+    for (let i = 0; i < Sq; i++) {
+      for (let j = 0; j < Sk; j++) {
+        const offset = j - (i + Sk - Sq);
+        if (offset < -left || offset > (options.causal ? Math.min(right, 0) : right)) continue;
+        for (let head = 0; head < heads; head++) {
+          const lseAt = packed ? head * q.shape[0]! + cuQ[n]! + i : (n * heads + head) * Sq + i;
+          visit({ qRow: cuQ[n]! + i, kRow: cuK[n]! + j, head, lseAt });
+        }
+      }
+    }
+  }
+}
+
+/** Natural sizes of dg (max of (|q dq| + |k dk|) |da/dg|), and of dALog and dDtBias (root of the sum of squares). */
+export function kdaNaturals(item: KdaCase): Record<'dg' | 'dALog' | 'dDtBias', number> {
+  const effective = effectiveKdaCase(item);
+  const { q, k, v, g } = effective.inputs;
+  const { dq, dk } = kdaPerValueHead(effective);
+  const [HV, K] = [v.shape[2]!, q.shape[3]!];
+  const group = HV / q.shape[2]!;
+  const { aLog, dtBias, lowerBound } = item.options.gate ?? {};
+  const dALog = new Float64Array(HV);
+  const dDtBias = new Float64Array(HV * K);
+  let dg = 0;
+  for (let at = 0; at < g.data.length; at++) {
+    const [row, d] = [Math.floor(at / K), at % K];
+    const head = row % HV;
+    const qkAt = (Math.floor(row / HV) * q.shape[2]! + Math.floor(head / group)) * K + d;
+    const size = Math.abs(q.data[qkAt]! * dq.data[at]!) + Math.abs(k.data[qkAt]! * dk.data[at]!);
+    if (!item.options.gate) {
+      dg = Math.max(dg, size);
+      continue;
+    }
+    const bias = dtBias?.data[head * K + d] ?? 0;
+    const terms = gateBackward(item.inputs.g.data[at]!, size, { aLog: aLog?.data[head], bias, lowerBound });
+    dg = Math.max(dg, Math.abs(terms.dx));
+    dALog[head]! += terms.dALog ** 2;
+    dDtBias[head * K + d]! += terms.dx ** 2;
+  }
+  return { dg, dALog: Math.sqrt(maxAbs(dALog)), dDtBias: Math.sqrt(maxAbs(dDtBias)) };
+}
+
+/** The case with what enters the recurrence as its inputs: normalised q and k, log decays, β. */
+function effectiveKdaCase(item: KdaCase): KdaCase {
+  const { inputs, options } = item;
+  const { qkL2Norm, gate, betaLogits, allowNegEigval, ...rest } = options;
+  const copy = ({ shape, data }: Float64Tensor): Float64Tensor => ({ shape, data: data.slice() });
+  const [q, k, g, beta] = [copy(inputs.q), copy(inputs.k), copy(inputs.g), copy(inputs.beta)];
+  const [K, HV] = [q.shape[3]!, g.shape[2]!];
+  if (qkL2Norm) {
+    for (const { data } of [q, k]) {
+      for (let at = 0; at < data.length; at += K) normalizeRow(data.subarray(at, at + K), data.subarray(at, at + K));
+    }
+  }
+  if (gate) {
+    const { aLog, dtBias, lowerBound } = gate;
+    g.data.forEach((x, at) => {
+      const head = Math.floor(at / K) % HV;
+      const bias = dtBias?.data[head * K + (at % K)] ?? 0;
+      g.data[at] = gateValue(x, { aLog: aLog?.data[head], bias, lowerBound });
+    });
+  }
+  if (betaLogits) beta.data.forEach((b, at) => (beta.data[at] = betaFromLogit(b, allowNegEigval ?? false)));
+  return { ...item, inputs: { q, k, v: inputs.v, g, beta }, options: rest };
+}
+
+/** dq and dk of each value head, before their sum over the group: [B, T, HV, K]. */
+function kdaPerValueHead(effective: KdaCase): { dq: Float64Tensor; dk: Float64Tensor } {
+  const { inputs, options, dOut, dFinalState } = effective;
+  const [HV, H, K] = [inputs.v.shape[2]!, inputs.q.shape[2]!, inputs.q.shape[3]!];
+  const spread = ({ shape, data }: Float64Tensor): Float64Tensor => {
+    const [B, T] = shape as [number, number];
+    const result = new Float64Array(B * T * HV * K);
+    result.forEach((_, at) => {
+      const row = Math.floor(at / K);
+      const head = Math.floor((row % HV) / (HV / H));
+      result[at] = data[(Math.floor(row / HV) * H + head) * K + (at % K)]!;
+    });
+    return { shape: [B, T, HV, K], data: result };
+  };
+  const perHead = { ...inputs, q: spread(inputs.q), k: spread(inputs.k) };
+  return kdaBackwardReference(dOut, perHead, { ...options, ...(dFinalState && { dFinalState }) });
+}
+
