@@ -123,8 +123,8 @@ double run_micro_kernel(DType dtype, int64_t repeats, volatile float* sink) {
   const double multiply_adds = static_cast<double>(kYardstickDepth) * kMicroRows * kMicroColumns * repeats;
 #if defined(__AVX512BF16__)
   if (pairs) {
-    const auto* a = reinterpret_cast<const uint32_t*>(operands.a);
-    const auto* b = reinterpret_cast<const uint32_t*>(operands.b);
+    const auto* a = reinterpret_cast<const PairWord*>(operands.a);
+    const auto* b = reinterpret_cast<const PairWord*>(operands.b);
     *sink = repeat_product(repeats, [=](Vec(&acc)[kMicroRows][kMicroVecs]) __attribute__((always_inline)) {
       multiply_pairs<AOrder::kColumnMajor>(kYardstickDepth, a, kMicroRows, b, kMicroColumns, acc);
     });

@@ -54,6 +54,9 @@ WARPGRAD_INLINE void multiply(int64_t depth, const float* a, int64_t lda, const 
   multiply_with<kOrder>(depth, a, lda, load_b, acc);
 }
 
+// A pair of bfloat16 numbers; may_alias because packed operands of both kinds share their buffers.
+typedef uint32_t PairWord __attribute__((may_alias));
+
 #if defined(__AVX512BF16__)
 constexpr bool kHasBf16Products = true;
 
@@ -61,7 +64,7 @@ constexpr bool kHasBf16Products = true;
 // k = 2p in its low half and k = 2p + 1 in its high half; depth, lda and ldb count pairs.
 // NOTE: the instruction takes subnormal operands as 0 and flushes subnormal results.
 template <AOrder kOrder, int kRows, int kVecs>
-WARPGRAD_INLINE void multiply_pairs(int64_t depth, const uint32_t* a, int64_t lda, const uint32_t* b, int64_t ldb,
+WARPGRAD_INLINE void multiply_pairs(int64_t depth, const PairWord* a, int64_t lda, const PairWord* b, int64_t ldb,
                                     Vec (&acc)[kRows][kVecs]) {
   for (int64_t p = 0; p < depth; ++p) {
     __m512i pairs[kVecs];
