@@ -48,13 +48,13 @@ export function updateParameters(
   const correction1 = 1 - beta1 ** (step + 1);
   const correction2 = 1 - beta2 ** (step + 1);
   for (const [name, values] of Object.entries(parameters)) {
-    const [first, second, gradient] = [moments.first[name]!, moments.second[name]!, gradients[name]!];
+    const [first, second, gradient] = [moments.first[name], moments.second[name], gradients[name]];
     const keep = decays(name) ? 1 - rate * weightDecay : 1;
     for (let i = 0; i < values.length; i++) {
-      const g = gradient[i]! * clip;
-      const m = (first[i] = beta1 * first[i]! + (1 - beta1) * g);
-      const v = (second[i] = beta2 * second[i]! + (1 - beta2) * g * g);
-      values[i] = values[i]! * keep - (rate * (m / correction1)) / (Math.sqrt(v / correction2) + epsilon);
+      const g = gradient[i] * clip;
+      const m = (first[i] = beta1 * first[i] + (1 - beta1) * g);
+      const v = (second[i] = beta2 * second[i] + (1 - beta2) * g * g);
+      values[i] = values[i] * keep - (rate * (m / correction1)) / (Math.sqrt(v / correction2) + epsilon);
     }
   }
 }
@@ -62,7 +62,7 @@ export function updateParameters(
 function norm(gradients: Arrays): number {
   let sum = 0;
   for (const gradient of Object.values(gradients)) {
-    for (let i = 0; i < gradient.length; i++) sum += gradient[i]! * gradient[i]!;
+    for (let i = 0; i < gradient.length; i++) sum += gradient[i] * gradient[i];
   }
   return Math.sqrt(sum);
 }

@@ -26,9 +26,14 @@ export async function writeChart(folder: string, curves: Curves): Promise<void> 
   view.finalize();
   writeFileSync(path.join(folder, 'loss.svg'), svg);
   // The font comes with a package, because a server may have none.
-  const fontFiles = ['DejaVuSans.ttf', 'DejaVuSans-Bold.ttf'].map((name) => require.resolve(`dejavu-fonts-ttf/ttf/${name}`));
+  const fontFiles = ['DejaVuSans.ttf', 'DejaVuSans-Bold.ttf'].map((name) =>
+    require.resolve(`dejavu-fonts-ttf/ttf/${name}`),
+  );
   const font = { fontFiles, loadSystemFonts: false, defaultFontFamily: FONT };
-  writeFileSync(path.join(folder, 'loss.png'), new Resvg(svg, { fitTo: { mode: 'zoom', value: 2 }, font }).render().asPng());
+  writeFileSync(
+    path.join(folder, 'loss.png'),
+    new Resvg(svg, { fitTo: { mode: 'zoom', value: 2 }, font }).render().asPng(),
+  );
 }
 
 function specification({ title, subtitle, train, validation, baselines }: Curves): TopLevelSpec {
@@ -36,10 +41,19 @@ function specification({ title, subtitle, train, validation, baselines }: Curves
     ...train.map((point) => ({ ...point, series: 'training' })),
     ...validation.map((point) => ({ ...point, series: 'held-out' })),
   ];
-  const rules = Object.entries(baselines).map(([name, loss]) => ({ loss, label: `${name} model, ${loss.toFixed(2)}` }));
+  const rules = Object.entries<number>({ ...baselines }).map(([name, loss]) => ({
+    loss,
+    label: `${name} model, ${loss.toFixed(2)}`,
+  }));
   const last = train.at(-1)?.step ?? 1;
   const quantity = 'quantitative' as const;
-  const x = { field: 'step', type: quantity, title: 'step', scale: { domain: [0, last], nice: false }, axis: { grid: false } };
+  const x = {
+    field: 'step',
+    type: quantity,
+    title: 'step',
+    scale: { domain: [0, last], nice: false },
+    axis: { grid: false },
+  };
   const y = { field: 'loss', type: quantity, title: 'cross-entropy, nats a byte', scale: { zero: true } };
   const color = {
     field: 'series',
@@ -52,7 +66,12 @@ function specification({ title, subtitle, train, validation, baselines }: Curves
     ...{ width: 720, height: 400, padding: 16, background: 'white' },
     title: { text: title, subtitle, anchor: 'start', offset: 14 },
     layer: [
-      { data: { values: lines }, transform: only('training'), mark: { type: 'line', strokeWidth: 1.2 }, encoding: { x, y, color } },
+      {
+        data: { values: lines },
+        transform: only('training'),
+        mark: { type: 'line', strokeWidth: 1.2 },
+        encoding: { x, y, color },
+      },
       {
         data: { values: lines },
         transform: only('held-out'),
@@ -73,7 +92,13 @@ function specification({ title, subtitle, train, validation, baselines }: Curves
     config: {
       font: FONT,
       title: { fontSize: 17, subtitleFontSize: 12.5, subtitleColor: '#555', subtitlePadding: 5 },
-      axis: { labelFontSize: 12, titleFontSize: 12.5, titleFontWeight: 'normal', gridColor: '#eee', domainColor: '#999' },
+      axis: {
+        labelFontSize: 12,
+        titleFontSize: 12.5,
+        titleFontWeight: 'normal',
+        gridColor: '#eee',
+        domainColor: '#999',
+      },
       legend: { labelFontSize: 12 },
       view: { stroke: null },
     },

@@ -27,7 +27,7 @@ export function saveCheckpoint(path: string, state: RunState, text: Text): void 
   const groups = { parameter: parameters, first: moments.first, second: moments.second };
   const tensors: Record<string, StoredTensor> = {};
   for (const [name, shape] of Object.entries(parameterShapes(config))) {
-    for (const group of GROUPS) tensors[`${group}.${name}`] = { shape, data: groups[group][name]! };
+    for (const group of GROUPS) tensors[`${group}.${name}`] = { shape, data: groups[group][name] };
   }
   writeSafetensors(path, { metadata: { format: FORMAT, run: JSON.stringify(record) }, tensors });
 }
@@ -45,7 +45,9 @@ export function loadCheckpoint(path: string, text: Text): RunState {
   }
   const shapes = parameterShapes(record.config);
   const read = (group: (typeof GROUPS)[number]) =>
-    Object.fromEntries(Object.entries(shapes).map(([name, shape]) => [name, take(path, tensors, `${group}.${name}`, shape)]));
+    Object.fromEntries(
+      Object.entries(shapes).map(([name, shape]) => [name, take(path, tensors, `${group}.${name}`, shape)]),
+    );
   const { textSha256: _, random, ...rest } = record;
   return {
     ...rest,
@@ -88,7 +90,9 @@ function parseRecord(path: string, json: string | undefined): RunRecord {
 
 function isConfig(config: Partial<ModelConfig> | undefined): config is ModelConfig {
   const { vocabulary, width, heads, hidden, gateRank, lookback } = config ?? {};
-  return [vocabulary, width, heads, hidden, gateRank, lookback].every((count) => Number.isSafeInteger(count) && count! > 0);
+  return [vocabulary, width, heads, hidden, gateRank, lookback].every(
+    (count) => Number.isSafeInteger(count) && count! > 0,
+  );
 }
 
 function take(path: string, tensors: Archive['tensors'], name: string, shape: readonly number[]): Float32Array {

@@ -34,6 +34,7 @@ async function main(): Promise<void> {
   makeFolder(options.out);
   await startTensorFlow();
 
+  const interruption = new Interruption();
   const output = options.json ? process.stderr : process.stdout;
   const trainer = new Trainer(state, text, { device });
   const baselines = measureBaselines(text);
@@ -44,7 +45,6 @@ async function main(): Promise<void> {
       `baselines  unigram ${nats(baselines.unigram)}, bigram ${nats(baselines.bigram)}\n`,
   );
 
-  const interruption = new Interruption();
   const speed = await runSteps(trainer, options, output, interruption);
   const checkpoint = options.save ?? path.join(options.out, 'checkpoint.safetensors');
   if (options.save !== undefined || interruption.requested) saveCheckpoint(checkpoint, state, text);
@@ -115,6 +115,8 @@ function resumeCommand(checkpoint: string, { text, steps }: Options): string {
 }
 
 main().catch((error: unknown) => {
-  process.stderr.write(error instanceof UsageError ? `error: ${error.message}\n` : `${(error as Error).stack ?? error}\n`);
+  process.stderr.write(
+    error instanceof UsageError ? `error: ${error.message}\n` : `${(error as Error).stack ?? error}\n`,
+  );
   process.exitCode = 1;
 });

@@ -46,7 +46,7 @@ export function parameterShapes(config: ModelConfig): Record<string, number[]> {
     [`${name}.down`]: [hidden, width],
   });
   return {
-    'embedding': [lookback * vocabulary, width],
+    embedding: [lookback * vocabulary, width],
     'kda.q': [width, width],
     'kda.k': [width, width],
     'kda.v': [width, width],
@@ -64,7 +64,7 @@ export function parameterShapes(config: ModelConfig): Record<string, number[]> {
     'attention.sink': [heads],
     'attention.out': [width, width],
     ...perceptron('mlp2'),
-    'unembedding': [width, vocabulary],
+    unembedding: [width, vocabulary],
   };
 }
 
@@ -85,7 +85,7 @@ function initialiser(name: string, shape: readonly number[], random: Random): ()
     // softplus(bias) is the step of the decay, between 0.001 and 0.1, evenly on the logarithmic scale.
     return () => Math.log(Math.expm1(Math.exp(Math.log(0.001) + random.uniform() * Math.log(100))));
   }
-  const scale = name === 'embedding' ? 0.5 : 1 / Math.sqrt(shape[0]!);
+  const scale = name === 'embedding' ? 0.5 : 1 / Math.sqrt(shape[0]);
   return () => scale * random.normal();
 }
 
@@ -103,10 +103,10 @@ export function forward(
 ): { logits: tf.Tensor2D; memory?: Memory } {
   const p = (name: string) => parameters[name] as unknown as tf.Tensor2D;
   const rows = hot.shape[0];
-  const split = (x: tf.Tensor2D) => tf.reshape(x, [batch, rows / batch, heads, width / heads]) as tf.Tensor4D;
-  const merge = (x: tf.Tensor) => tf.reshape(x, [rows, width]) as tf.Tensor2D;
+  const split = (x: tf.Tensor2D) => tf.reshape<tf.Rank.R4>(x, [batch, rows / batch, heads, width / heads]);
+  const merge = (x: tf.Tensor) => tf.reshape<tf.Rank.R2>(x, [rows, width]);
   const perceptron = (x: tf.Tensor2D, name: string) =>
-    tf.add(x, linear(squaredRelu(linear(rmsNorm(x), p(`${name}.up`))), p(`${name}.down`))) as tf.Tensor2D;
+    tf.add<tf.Tensor2D>(x, linear(squaredRelu(linear(rmsNorm(x), p(`${name}.up`))), p(`${name}.down`)));
 
   let x = embed(hot, p('embedding'));
 
@@ -119,7 +119,7 @@ export function forward(
   const { out, finalState } = memory
     ? kdaWithState(q, k, v, decay, beta, { ...options, initialState: memory.state })
     : { out: kda(q, k, v, decay, beta, options) };
-  const gated = tf.mul(merge(rmsNorm(out)), tf.sigmoid(linear(h, p('kda.outGate')))) as tf.Tensor2D;
+  const gated = tf.mul<tf.Tensor2D>(merge(rmsNorm(out)), tf.sigmoid(linear(h, p('kda.outGate'))));
   x = tf.add(x, linear(gated, p('kda.out')));
   x = perceptron(x, 'mlp1');
 
@@ -146,12 +146,12 @@ export function multiHot(
   first = 0,
 ): tf.Tensor2D {
   const columns = lookback * vocabulary;
-  const length = windows[0]!.length;
+  const length = windows[0].length;
   const data = new Float32Array(windows.length * (length - first) * columns);
   let row = 0;
   for (const window of windows) {
     for (let i = first; i < length; i++, row += columns) {
-      for (let back = 0; back < lookback && back <= i; back++) data[row + back * vocabulary + window[i - back]!] = 1;
+      for (let back = 0; back < lookback && back <= i; back++) data[row + back * vocabulary + window[i - back]] = 1;
     }
   }
   return tf.tensor2d(data, [row / columns, columns]);

@@ -35,7 +35,7 @@ export function linear(x: tf.Tensor2D, w: tf.Tensor2D): tf.Tensor2D {
 export function embed(x: tf.Tensor2D, w: tf.Tensor2D): tf.Tensor2D {
   return operation([w], (save) => {
     save([x]);
-    return { value: tf.matMul(x, w), gradFunc: (dy, [x]) => weightGradient(x!, dy) };
+    return { value: tf.matMul(x, w), gradFunc: (dy, [x]) => weightGradient(x, dy) };
   });
 }
 
@@ -64,7 +64,7 @@ export function squaredRelu(x: tf.Tensor2D): tf.Tensor2D {
   return operation([x], (save) => {
     const positive = tf.relu(x);
     save([positive]);
-    return { value: tf.square(positive), gradFunc: (dy, [positive]) => tf.mul(dy, tf.mul(positive!, 2)) };
+    return { value: tf.square(positive), gradFunc: (dy, [positive]) => tf.mul(dy, tf.mul(positive, 2)) };
   });
 }
 

@@ -20,8 +20,16 @@ export class Progress {
     this.#first = first;
     this.#last = last;
     if (output.isTTY) {
-      const format = 'training {bar} {value}/{total}  loss {loss}  held-out {validation}  {speed} tokens/s  {eta_formatted} left';
-      const bar = { stream: output, format, barCompleteChar: '█', barIncompleteChar: '░', barsize: 24, hideCursor: true };
+      const format =
+        'training {bar} {value}/{total}  loss {loss}  held-out {validation}  {speed} tokens/s  {eta_formatted} left';
+      const bar = {
+        stream: output,
+        format,
+        barCompleteChar: '█',
+        barIncompleteChar: '░',
+        barsize: 24,
+        hideCursor: true,
+      };
       this.#bar = new SingleBar({ ...bar, gracefulExit: false });
       this.#bar.start(last, first, { loss: '–', validation: '–', speed: '–' });
     }
@@ -30,7 +38,11 @@ export class Progress {
   step(step: number, loss: number, validation?: number): void {
     this.#loss = this.#loss === undefined ? loss : this.#loss + (loss - this.#loss) / SMOOTHING_STEPS;
     if (validation !== undefined) this.#validation = validation.toFixed(3);
-    const shown = { loss: this.#loss.toFixed(3), validation: this.#validation, speed: this.tokensPerSecond(step).toFixed(0) };
+    const shown = {
+      loss: this.#loss.toFixed(3),
+      validation: this.#validation,
+      speed: this.tokensPerSecond(step).toFixed(0),
+    };
     this.#bar?.update(step, shown);
     if (!this.#bar && (step % LINE_INTERVAL === 0 || step === this.#last)) {
       this.#output.write(

@@ -35,9 +35,18 @@ export async function writeReport({ trainer, text, baselines, speed, options, ou
   const loss = trainer.validate();
   state.validationCurve.push({ step: state.step, loss });
   const prompt = text.validation.subarray(0, PROMPT_TOKENS);
-  const [start, passage] = [prompt, sample(trainer, prompt, SAMPLE_TOKENS)].map((t) => decode(t, text.alphabet)) as [string, string];
+  const [start, passage] = [prompt, sample(trainer, prompt, SAMPLE_TOKENS)].map((t) => decode(t, text.alphabet)) as [
+    string,
+    string,
+  ];
   const summary = {
-    ...{ text: text.name, device: placement.device, seed: state.seed, steps: state.step, tokensPerSecond: Math.round(speed) },
+    ...{
+      text: text.name,
+      device: placement.device,
+      seed: state.seed,
+      steps: state.step,
+      tokensPerSecond: Math.round(speed),
+    },
     ...{ parameters: trainer.parameterCount, validation: both(loss) },
     ...{ unigram: both(baselines.unigram), bigram: both(baselines.bigram), prompt: start, sample: passage },
   };

@@ -29,7 +29,7 @@ export function loadText(path?: string): Text {
   const alphabet = Uint8Array.from(new Set(bytes)).sort();
   const tokenOf = new Uint8Array(256);
   alphabet.forEach((byte, token) => (tokenOf[byte] = token));
-  const tokens = bytes.map((byte) => tokenOf[byte]!);
+  const tokens = bytes.map((byte) => tokenOf[byte]);
   const split = Math.floor(tokens.length * (1 - VALIDATION_SHARE));
   return {
     name,
@@ -54,7 +54,7 @@ function readUsers(path: string): Uint8Array {
 }
 
 export function decode(tokens: ArrayLike<number>, alphabet: Uint8Array): string {
-  return Buffer.from(Array.from(tokens, (token) => alphabet[token]!)).toString('utf8');
+  return Buffer.from(Array.from(tokens, (token) => alphabet[token])).toString('utf8');
 }
 
 /** Windows of `length` inputs, each with the same number of targets one byte on. */

@@ -55,7 +55,7 @@ export class Trainer {
     this.#text = text;
     this.#shapes = parameterShapes(state.config);
     for (const [name, shape] of Object.entries(this.#shapes)) {
-      this.#variables[name] = tf.tidy(() => tf.variable(tf.tensor(state.parameters[name]!, shape)));
+      this.#variables[name] = tf.tidy(() => tf.variable(tf.tensor(state.parameters[name], shape)));
     }
   }
 
@@ -75,13 +75,13 @@ export class Trainer {
     const loss = tf.tidy(() => {
       const names = Object.keys(this.#variables);
       const { value, grads } = tf.variableGrads(() => this.#loss(windows), Object.values(this.#variables));
-      for (const name of names) gradients[name] = grads[this.#variables[name]!.name]!.dataSync<'float32'>();
-      return value.dataSync()[0]!;
+      for (const name of names) gradients[name] = grads[this.#variables[name].name].dataSync<'float32'>();
+      return value.dataSync()[0];
     });
-    updateParameters(state.parameters, state.moments, gradients, state.step, (name) => this.#shapes[name]!.length === 2);
+    updateParameters(state.parameters, state.moments, gradients, state.step, (name) => this.#shapes[name].length === 2);
     tf.tidy(() => {
       for (const [name, variable] of Object.entries(this.#variables)) {
-        variable.assign(tf.tensor(state.parameters[name]!, this.#shapes[name]!));
+        variable.assign(tf.tensor(state.parameters[name], this.#shapes[name]));
       }
     });
     state.trainCurve.push({ step: ++state.step, loss });
@@ -98,7 +98,7 @@ export class Trainer {
     for (let first = 0; first < count; first += BATCH) {
       const batch = Math.min(BATCH, count - first);
       const starts = Array.from({ length: batch }, (_, i) => Math.floor(((first + i) * available) / count) * length);
-      sum += batch * tf.tidy(() => this.#loss(windowsAt(validation, starts, length)).dataSync()[0]!);
+      sum += batch * tf.tidy(() => this.#loss(windowsAt(validation, starts, length)).dataSync()[0]);
     }
     return sum / count;
   }

@@ -10,7 +10,7 @@ import type { AttentionOptions } from '../attention';
 import type { DeviceOption } from '../device';
 import { kdaBackward, kdaForward } from '../kda';
 import type { KdaForwardOptions } from '../kda';
-import { Tensor } from '../tensor';
+import { type Tensor } from '../tensor';
 import { differentiable } from './tfjsOperation';
 import type { Inputs, OperationDType, Recorded } from './tfjsOperation';
 
@@ -55,19 +55,19 @@ export function attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, options: Tfj
   const inputs = { q, k, v, ...(sink && { sink }) };
   const record = (tensors: Inputs<Tensor>): Recorded => {
     const forwardOptions = { ...rest, ...(tensors['sink'] && { sink: tensors['sink'] }) };
-    const [q, k, v] = [tensors['q']!, tensors['k']!, tensors['v']!];
+    const [q, k, v] = [tensors['q'], tensors['k'], tensors['v']];
     const { out, lse } = attentionForward(q, k, v, forwardOptions);
     return {
       outputs: [out],
       held: [...Object.values(tensors), out, lse],
       backward: ([dOut]) => {
         const backwardOptions = deterministic === undefined ? forwardOptions : { ...forwardOptions, deterministic };
-        const { dq, dk, dv, dSink } = attentionBackward(dOut!, q, k, v, out, lse, backwardOptions);
+        const { dq, dk, dv, dSink } = attentionBackward(dOut, q, k, v, out, lse, backwardOptions);
         return { q: dq, k: dk, v: dv, ...(dSink && { sink: dSink }) };
       },
     };
   };
-  return differentiable('attention', inputs, { device, dtype }, record)[0]!;
+  return differentiable('attention', inputs, { device, dtype }, record)[0];
 }
 
 /**
@@ -82,7 +82,7 @@ export function kda(
   beta: tf.Tensor,
   options: TfjsKdaOptions = {},
 ): tf.Tensor {
-  return runKda('kda', { q, k, v, g, beta }, options, false)[0]!;
+  return runKda('kda', { q, k, v, g, beta }, options, false)[0];
 }
 
 /** {@link kda} that also returns the state after the last token, float32, through which gradients flow as well. */
@@ -95,7 +95,7 @@ export function kdaWithState(
   options: TfjsKdaOptions = {},
 ): { out: tf.Tensor; finalState: tf.Tensor } {
   const [out, finalState] = runKda('kdaWithState', { q, k, v, g, beta }, options, true);
-  return { out: out!, finalState: finalState! };
+  return { out: out, finalState: finalState };
 }
 
 function runKda(name: string, operands: Inputs<tf.Tensor>, options: TfjsKdaOptions, outputFinalState: boolean) {
@@ -109,7 +109,7 @@ function runKda(name: string, operands: Inputs<tf.Tensor>, options: TfjsKdaOptio
   };
   const record = (tensors: Inputs<Tensor>): Recorded => {
     const { q, k, v, g, beta, initialState, ...gateTensors } = tensors;
-    const { out, finalState, saved } = kdaForward(q!, k!, v!, g!, beta!, {
+    const { out, finalState, saved } = kdaForward(q, k, v, g, beta, {
       ...rest,
       ...(initialState && { initialState }),
       ...(gate && { gate: { ...gateRest, ...gateTensors } }),
@@ -119,7 +119,7 @@ function runKda(name: string, operands: Inputs<tf.Tensor>, options: TfjsKdaOptio
       outputs: finalState ? [out, finalState] : [out],
       held: [...Object.values(tensors), out, ...(finalState ? [finalState] : []), saved],
       backward: ([dOut, dFinalState]) => {
-        const grads = kdaBackward(dOut!, saved, dFinalState ? { dFinalState } : {});
+        const grads = kdaBackward(dOut, saved, dFinalState ? { dFinalState } : {});
         const { dq, dk, dv, dg, dbeta, dInitialState, dALog, dDtBias } = grads;
         return {
           ...{ q: dq, k: dk, v: dv, g: dg, beta: dbeta },

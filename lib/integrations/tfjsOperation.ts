@@ -102,7 +102,7 @@ function backward(
     }
     const grads = recorded.backward(temporaries);
     temporaries.push(...Object.values(grads));
-    return Object.entries(inputs).map(([key, input]) => tf.tensor(readFloat32(grads[key]!), input.shape));
+    return Object.entries(inputs).map(([key, input]) => tf.tensor(readFloat32(grads[key]), input.shape));
   } finally {
     temporaries.forEach((tensor) => tensor.dispose());
     abandoned.delete(release);
@@ -131,7 +131,7 @@ function releaseAbandoned(): void {
 }
 
 function download(outputs: readonly Tensor[]): tfjs.Tensor {
-  if (outputs.length === 1) return tf.tensor(readFloat32(outputs[0]!), [...outputs[0]!.shape]);
+  if (outputs.length === 1) return tf.tensor(readFloat32(outputs[0]), [...outputs[0].shape]);
   const packed = new Float32Array(outputs.reduce((sum, { size }) => sum + size, 0));
   let offset = 0;
   for (const output of outputs) {
@@ -180,6 +180,7 @@ function describe(value: unknown): string {
 /** Loaded here and not by an import, so that a missing peer dependency is named with its cure. */
 function loadTfjs(): typeof tfjs {
   try {
+    // eslint-disable-next-line @typescript-eslint/no-require-imports -- what an import throws can't be caught
     return require('@tensorflow/tfjs-core') as typeof tfjs;
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code !== 'MODULE_NOT_FOUND') throw cause;

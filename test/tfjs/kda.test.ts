@@ -1,0 +1,130 @@
+import * as tf from '@tensorflow/tfjs';
+import { kda, kdaWithState, type TfjsKdaOptions } from '../../lib/integrations/tfjs';
+import { Random } from '../support/random';
+import { naiveKda } from './naive';
+import { expectSameWithGradients, randomTensor, startTensorFlow, type Named } from './support';
+
+beforeAll(startTensorFlow);
+
+interface Case {
+  readonly batch?: number;
+  readonly tokens: number;
+  readonly heads?: number;
+  readonly valueHeads?: number;
+  readonly keyDim?: number;
+  readonly valueDim?: number;
+  /** Optional inputs that get gradients. */
+  readonly aLog?: boolean;
+  readonly dtBias?: 'rows' | 'flat';
+  readonly initialState?: boolean;
+  readonly options?: Omit<TfjsKdaOptions, 'initialState'>;
+}
+
+const CASES: Record<string, Case> = {
+  'no options': { tokens: 21, batch: 2 },
+  'several chunks': { tokens: 150, heads: 1 },
+  'scale and wide values': { tokens: 18, valueDim: 24, options: { scale: 0.4 } },
+  'grouped value heads': { tokens: 19, heads: 2, valueHeads: 4 },
+  'normalised q and k': { tokens: 17, options: { qkL2Norm: true } },
+  'beta from logits': { tokens: 17, options: { qkL2Norm: true, betaLogits: true } },
+  'negative eigenvalues': { tokens: 17, options: { qkL2Norm: true, betaLogits: true, allowNegEigval: true } },
+  'softplus gate': { tokens: 20, aLog: true, dtBias: 'rows', options: { gate: {} } },
+  'softplus gate, flat bias': { tokens: 12, batch: 2, aLog: true, dtBias: 'flat', options: { gate: {} } },
+  'bounded gate': { tokens: 20, aLog: true, dtBias: 'rows', options: { gate: { lowerBound: -3 } } },
+  'bounded gate without slope': { tokens: 20, options: { gate: { lowerBound: -3 } } },
+  'initial state': { tokens: 20, batch: 2, initialState: true },
+  'initial state, values first': { tokens: 20, valueDim: 24, initialState: true, options: { stateLayout: 'vk' } },
+  'saved intermediates': { tokens: 40, initialState: true, options: { saveIntermediates: true } },
+  'packed sequences': { tokens: 30, initialState: true, options: { cuSeqlens: [0, 11, 11, 30] } },
+  'all together': {
+    ...{ tokens: 35, heads: 2, valueHeads: 4, valueDim: 24, aLog: true, dtBias: 'rows', initialState: true },
+    options: { qkL2Norm: true, betaLogits: true, gate: {}, cuSeqlens: [0, 16, 35] },
+  },
+};
+
+// Expected values: the recurrence in operations of TensorFlow.js on its cpu backend, and the gradients that it derives.
+describe.each(Object.entries(CASES))('kda equals the naive recurrence: %s', (name, item) => {
+  const call = (x: Named) => {
+    const { gate, ...options } = item.options ?? {};
+    const { q, k, v, g, beta, initialState, ...gateTensors } = x;
+    const all: TfjsKdaOptions = {
+      ...options,
+      ...(gate && { gate: { ...gate, ...gateTensors } }),
+      ...(initialState && { initialState }),
+    };
+    return [[q, k, v, g, beta] as const, all] as const;
+  };
+  const placement = { device: 'cpu', dtype: 'float32' } as const;
+
+  test('output', () => {
+    expectSameWithGradients(
+      name,
+      inputsOf(name, item),
+      (x) => {
+        const [operands, options] = call(x);
+        return [kda(...operands, { ...options, ...placement })];
+      },
+      (x) => [naiveKda(...call(x)).out],
+      2e-5,
+    );
+  });
+
+  test('output and final state', () => {
+    expectSameWithGradients(
+      name,
+      inputsOf(name, item),
+      (x) => {
+        const [operands, options] = call(x);
+        return Object.values(kdaWithState(...operands, { ...options, ...placement }));
+      },
+      (x) => Object.values(naiveKda(...call(x))),
+      2e-5,
+    );
+  });
+});
+
+function inputsOf(name: string, item: Case): Named {
+  const { batch = 1, tokens, heads = 2, valueHeads = heads, keyDim = 16, valueDim = keyDim, options } = item;
+  const random = new Random(name);
+  const sequences = options?.cuSeqlens ? (options.cuSeqlens as number[]).length - 1 : batch;
+  const state = options?.stateLayout === 'vk' ? [valueDim, keyDim] : [keyDim, valueDim];
+  const short = () => random.normal() * (options?.qkL2Norm ? 1 : keyDim ** -0.5);
+  const decay = () => (options?.gate ? random.normal() : -Math.abs(random.normal()) / 2);
+  const strength = () => (options?.betaLogits ? random.normal() : random.uniform());
+  return {
+    q: randomTensor(random, [batch, tokens, heads, keyDim], short),
+    k: randomTensor(random, [batch, tokens, heads, keyDim], short),
+    v: randomTensor(random, [batch, tokens, valueHeads, valueDim]),
+    g: randomTensor(random, [batch, tokens, valueHeads, keyDim], decay),
+    beta: randomTensor(random, [batch, tokens, valueHeads], strength),
+    ...(item.initialState && { initialState: randomTensor(random, [sequences, valueHeads, ...state]) }),
+    ...(item.aLog && { aLog: randomTensor(random, [valueHeads], () => random.between(-2, 0.5)) }),
+    ...(item.dtBias === 'rows' && { dtBias: randomTensor(random, [valueHeads, keyDim]) }),
+    ...(item.dtBias === 'flat' && { dtBias: randomTensor(random, [valueHeads * keyDim]) }),
+  };
+}
+
+test('a chain of calls through the state equals one call, gradients too', () => {
+  const inputs = inputsOf('chain', { tokens: 40, initialState: true });
+  const cut = (x: tf.Tensor, start: number, end: number) => tf.slice(x, [0, start], [x.shape[0], end - start]);
+  expectSameWithGradients(
+    'chain',
+    inputs,
+    (x) => {
+      const [first, second] = [
+        [0, 13],
+        [13, 40],
+      ].map(([start, end]) => ['q', 'k', 'v', 'g', 'beta'].map((name) => cut(x[name], start, end)));
+      type Operands = Parameters<typeof kda> extends [...infer Five, unknown?] ? Five : never;
+      const placement = { device: 'cpu' } as const;
+      const head = kdaWithState(...(first as Operands), { ...placement, initialState: x['initialState'] });
+      const tail = kdaWithState(...(second as Operands), { ...placement, initialState: head.finalState });
+      return [tf.concat([head.out, tail.out], 1), tail.finalState];
+    },
+    (x) => {
+      const { q, k, v, g, beta, initialState } = x;
+      return Object.values(kdaWithState(q, k, v, g, beta, { device: 'cpu', initialState: initialState }));
+    },
+    1e-5,
+  );
+});
