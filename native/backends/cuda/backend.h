@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/memory.h"
+#include "backends/cuda/runtime/stream.h"
+#include "ops/backend.h"
+
+namespace warpgrad::cuda {
+
+class CudaBackend : public ops::Backend {
+ public:
+  explicit CudaBackend(int device_index);
+  ~CudaBackend() override;
+
+  std::unique_ptr<Stream> create_stream() override;
+  StoragePtr allocate(size_t bytes, Stream& stream) override;
+  MemoryStats memory_stats() const override { return device_->stats(); }
+  void write(Stream& stream, StoragePtr storage, const void* host, size_t bytes) override;
+  void read(Stream& stream, void* host, const TensorView& src, StorageUses uses) override;
+  void copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) override;
+  void zero(Stream& stream, StoragePtr storage) override;
+  void attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) override;
+  void attention_backward(Stream& stream, ops::AttentionBackwardParams params, StorageUses uses) override;
+  void kda_forward(Stream& stream, ops::KdaForwardParams params, StorageUses uses) override;
+  void kda_backward(Stream& stream, ops::KdaBackwardParams params, StorageUses uses) override;
+  void shut_down() override;
+
+ private:
+  std::shared_ptr<CudaDevice> device_;
+  std::shared_ptr<PinnedPool> pinned_ = std::make_shared<PinnedPool>();
+  std::vector<std::shared_ptr<CompletionQueue>> completions_;  // all whose threads may run
+};
+
+}  // namespace warpgrad::cuda
