@@ -1,11 +1,11 @@
 #pragma once
 
-// The matrix product of the KDA kernels: C = A B, C + A B or C - A B for small float32 matrices that lie in cache. A is
-// read one element at a time, so it may have any strides; the rows of B and C are dense. M and N are multiples of 16.
-// Every element of C is one chain of fused multiply-adds in the order of the inner dimension: its bits don't depend on
-// M, N, or on where its tile lies.
+// The matrix product of the KDA kernels: C = A B, C + A B or C - A B for small float32 matrices that lie in cache, A by
+// rows or by columns. Unlike simd/gemm.h it subtracts, and it takes sides that are multiples of 16 only, so that the
+// small products of a chunk don't pay for ragged edges. Every element of C is one chain of multiply-adds in the order of
+// the inner dimension: its bits don't depend on m, n, or on where its tile lies.
 
-#include "backends/cpu/simd/vec.h"
+#include "backends/cpu/simd/micro_kernel.h"
 
 namespace warpgrad::cpu::WARPGRAD_ISA {
 namespace {
@@ -14,63 +14,55 @@ enum class Into { kStore, kAdd, kSubtract };
 
 struct Left {
   const float* data;
-  int64_t row_stride, column_stride;
+  int64_t stride;
+  AOrder order;
 };
-WARPGRAD_INLINE Left rows_of(const float* data, int64_t stride) { return {data, stride, 1}; }
-WARPGRAD_INLINE Left columns_of(const float* data, int64_t stride) { return {data, 1, stride}; }  // the transpose
+WARPGRAD_INLINE Left rows_of(const float* data, int64_t stride) { return {data, stride, AOrder::kRowMajor}; }
+WARPGRAD_INLINE Left columns_of(const float* data, int64_t stride) { return {data, stride, AOrder::kColumnMajor}; }
 
-#if defined(__AVX512F__)
-constexpr int kTileRows = 8, kTileVecs = 3;
-#else
-constexpr int kTileRows = 4, kTileVecs = 2;
-#endif
+// Divides 16 rows, unlike the 6 of kMicroRows.
+constexpr int kTileRows = kMicroRows == 8 ? 8 : 4;
 
-template <Into kInto, int kVecs>
-WARPGRAD_INLINE void product_tile(int inner, Left a, const float* b, int64_t b_stride, float* c, int64_t c_stride) {
-  Vec acc[kTileRows][kVecs];
-  for (int r = 0; r < kTileRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) acc[r][v] = kInto == Into::kStore ? Vec{} : load(c + r * c_stride + v * kLanes);
-  }
-  for (int p = 0; p < inner; ++p) {
-    Vec b_row[kVecs];
-    for (int v = 0; v < kVecs; ++v) b_row[v] = load(b + p * b_stride + v * kLanes);
-    const float* a_column = a.data + p * a.column_stride;
+template <Into kInto, AOrder kOrder, int kVecs>
+inline void product_columns(int m, int inner, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                            float* c, int64_t c_stride) {
+  for (int i = 0; i < m; i += kTileRows) {
+    Vec acc[kTileRows][kVecs];
+    float* c_tile = c + i * c_stride;
     for (int r = 0; r < kTileRows; ++r) {
-      const Vec a_element = splat(a_column[r * a.row_stride]);
       for (int v = 0; v < kVecs; ++v) {
-        acc[r][v] = fma(kInto == Into::kSubtract ? -a_element : a_element, b_row[v], acc[r][v]);
+        // C - A B is -(-C + A B), to the bit.
+        const Vec before = kInto == Into::kStore ? Vec{} : load(c_tile + r * c_stride + v * kLanes);
+        acc[r][v] = kInto == Into::kSubtract ? -before : before;
+      }
+    }
+    multiply<kOrder>(inner, a + (kOrder == AOrder::kRowMajor ? i * a_stride : i), a_stride, b, b_stride, acc);
+    for (int r = 0; r < kTileRows; ++r) {
+      for (int v = 0; v < kVecs; ++v) {
+        store(c_tile + r * c_stride + v * kLanes, kInto == Into::kSubtract ? -acc[r][v] : acc[r][v]);
       }
     }
   }
-  for (int r = 0; r < kTileRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) store(c + r * c_stride + v * kLanes, acc[r][v]);
-  }
 }
 
-template <Into kInto, int kVecs>
-inline void product_columns(int m, int inner, Left a, const float* b, int64_t b_stride, float* c, int64_t c_stride) {
-  for (int i = 0; i < m; i += kTileRows) {
-    const Left a_rows{a.data + i * a.row_stride, a.row_stride, a.column_stride};
-    product_tile<kInto, kVecs>(inner, a_rows, b, b_stride, c + i * c_stride, c_stride);
+template <Into kInto, AOrder kOrder>
+inline void product_in_order(int m, int n, int inner, const float* a, int64_t a_stride, const float* b,
+                             int64_t b_stride, float* c, int64_t c_stride) {
+  int j = 0;
+  for (; j + kMicroColumns <= n; j += kMicroColumns) {
+    product_columns<kInto, kOrder, kMicroVecs>(m, inner, a, a_stride, b + j, b_stride, c + j, c_stride);
+  }
+  for (; j < n; j += kLanes) {
+    product_columns<kInto, kOrder, 1>(m, inner, a, a_stride, b + j, b_stride, c + j, c_stride);
   }
 }
 
 template <Into kInto>
 inline void product(int m, int n, int inner, Left a, const float* b, int64_t b_stride, float* c, int64_t c_stride) {
-  int num_vecs = n / kLanes;
-  while (num_vecs > 0) {
-    // Not 3 + 1 for 4 vectors: a narrow tile is the slower one.
-    const int vecs = num_vecs >= kTileVecs && num_vecs != 4 ? kTileVecs : (num_vecs >= 2 ? 2 : 1);
-    if (vecs == 3) {
-      product_columns<kInto, 3>(m, inner, a, b, b_stride, c, c_stride);
-    } else if (vecs == 2) {
-      product_columns<kInto, 2>(m, inner, a, b, b_stride, c, c_stride);
-    } else {
-      product_columns<kInto, 1>(m, inner, a, b, b_stride, c, c_stride);
-    }
-    b += vecs * kLanes;
-    c += vecs * kLanes;
-    num_vecs -= vecs;
+  if (a.order == AOrder::kRowMajor) {
+    product_in_order<kInto, AOrder::kRowMajor>(m, n, inner, a.data, a.stride, b, b_stride, c, c_stride);
+  } else {
+    product_in_order<kInto, AOrder::kColumnMajor>(m, n, inner, a.data, a.stride, b, b_stride, c, c_stride);
   }
 }
 
