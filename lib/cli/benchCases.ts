@@ -57,7 +57,7 @@ function attentionRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: 
   const options = { causal: true };
   const { out, lse } = attentionForward(q, k, v, options);
   const backward = () => attentionBackward(dOut, q, k, v, out, lse, options);
-  const reference = (inputs: Tensors): Tensors => ({
+  const results = (inputs: Tensors): Tensors => ({
     out: attentionForwardReference(inputs['q'], inputs['k'], inputs['v'], options).out,
     dq: attentionBackwardReference(inputs['dOut'], inputs['q'], inputs['k'], inputs['v'], options).dq,
   });
@@ -76,7 +76,7 @@ function attentionRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: 
       const gradients = backward();
       const [actual, inputs] = [await beginnings({ out, dq: gradients.dq }), await beginnings({ q, k, v, dOut })];
       disposeAll(gradients);
-      return judge(actual, inputs, reference, dtype, new Random(SEED));
+      return judge(actual, inputs, { results }, dtype, new Random(SEED));
     },
     dispose: () => disposeAll({ q, k, v, dOut, out, lse }),
   };
@@ -112,7 +112,7 @@ function kdaRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: Device
   );
   const options = { qkL2Norm: true };
   const { out, saved } = kdaForward(q, k, v, g, beta, { ...options, saveIntermediates: true });
-  const reference = (inputs: Tensors): Tensors => ({
+  const results = (inputs: Tensors): Tensors => ({
     out: kdaForwardReference(inputs as never, options).out,
     dq: kdaBackwardReference(inputs['dOut'], inputs as never, options).dq,
   });
@@ -134,7 +134,7 @@ function kdaRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: Device
       const gradients = kdaBackward(dOut, saved);
       const actual = await beginnings({ out, dq: gradients.dq });
       disposeAll(gradients);
-      return judge(actual, await beginnings({ q, k, v, g, beta, dOut }), reference, dtype, new Random(SEED));
+      return judge(actual, await beginnings({ q, k, v, g, beta, dOut }), { results }, dtype, new Random(SEED));
     },
     dispose: () => {
       saved.dispose();

@@ -1,6 +1,7 @@
 import { type Device } from '../index';
 import { resolveDevice } from '../device';
-import { CHECK_CASES, type CheckCase } from './checkCases';
+import { type CheckCase } from './checkCase';
+import { CHECK_CASES } from './checkCases';
 import { type Command } from './command';
 import { parseDevice, parseOptions } from './options';
 import { type FloatDType, type Tensors, type Verdict, download, judge, upload } from './precision';
@@ -35,7 +36,7 @@ async function runCase(item: CheckCase, dtype: FloatDType, device: Device): Prom
   );
   const results = item.run(tensors);
   const inputs = await downloadAll(tensors);
-  const verdicts = judge(await downloadAll(results), inputs, (values) => item.reference(values), dtype, random);
+  const verdicts = judge(await downloadAll(results), inputs, item.reference, dtype, random);
   for (const tensor of [...Object.values(tensors), ...Object.values(results)]) tensor.dispose();
   return verdicts.map((verdict) => ({ operation: item.operation, case: item.name, dtype, ...verdict }));
 }

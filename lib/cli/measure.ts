@@ -24,7 +24,7 @@ export function summarize(values: readonly number[]): Summary {
 export async function time(call: () => Promise<void>, least: number): Promise<number> {
   const start = performance.now();
   let calls = 0;
-  let elapsed = 0;
+  let elapsed: number;
   do {
     await call();
     calls++;

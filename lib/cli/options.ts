@@ -4,13 +4,15 @@ import { type Device } from '../index';
 /** A command line that can't be understood: reported with the usage, exit status 2. */
 export class UsageError extends Error {}
 
+type OptionTypes = NonNullable<ParseArgsConfig['options']>;
+
 /** The values of the options that a command knows; anything else is a `UsageError`. */
-export function parseOptions<Options extends NonNullable<ParseArgsConfig['options']>>(
+export function parseOptions<Options extends OptionTypes>(
   args: readonly string[],
   options: Options,
-) {
+): ReturnType<typeof parseArgs<{ options: Options; strict: true }>>['values'] {
   try {
-    return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
+    return parseArgs({ args: [...args], options, strict: true }).values;
   } catch (error) {
     const [sentence] = (error as Error).message.split('. ');
     throw new UsageError(sentence.replace(/\.$/, ''));

@@ -58,20 +58,29 @@ function perturb(inputs: Tensors, roundoff: number, random: Random): Tensors {
   );
 }
 
+/** The right results of an operation, as functions of its inputs. */
+export interface Reference {
+  results(inputs: Tensors): Tensors;
+  /** For results that are small differences of terms summed in float32, the size of those terms. */
+  termSizes?(inputs: Tensors): Readonly<Record<string, number>>;
+}
+
 /** Judges the results of an operation on `inputs`, which hold values of `dtype`, against a float64 reference. */
 export function judge(
   actual: Tensors,
   inputs: Tensors,
-  reference: (inputs: Tensors) => Tensors,
+  reference: Reference,
   dtype: FloatDType,
   random: Random,
 ): Verdict[] {
-  const expected = reference(inputs);
-  const moved = Array.from({ length: DRAWS }, () => reference(perturb(inputs, ROUNDOFF[dtype], random)));
+  const sizes = reference.termSizes?.(inputs) ?? {};
+  const expected = reference.results(inputs);
+  const moved = Array.from({ length: DRAWS }, () => reference.results(perturb(inputs, ROUNDOFF[dtype], random)));
   return Object.entries(expected).map(([what, values]) => {
     const finite = values.data.filter(Number.isFinite);
     const stored = ROUNDOFF[dtype] * finite.reduce((largest, value) => Math.max(largest, Math.abs(value)), 0);
-    const cost = stored + Math.max(...moved.map((result) => maxDifference(result[what], values)));
+    const summed = ROUNDOFF.float32 * (sizes[what] ?? 0);
+    const cost = stored + summed + Math.max(...moved.map((result) => maxDifference(result[what], values)));
     const allowed = ALLOWED[dtype] * cost;
     const error = what in actual ? maxDifference(actual[what], values) : Infinity;
     return { what, error, allowed, ok: error <= allowed };
