@@ -60,4 +60,57 @@ struct ForwardBlock {
   float* lse;
 };
 
+// Backward: query rows go by blocks, keys by tiles inside the key block that a task owns.
+constexpr int kQueryBlock = 64;
+constexpr int kKeyTile = 64;
+
+// Gradients of one block of keys, over all query heads that read them.
+struct BackwardHead {
+  Rows q, d_out;          // of the sequence
+  const float* lse_log2;  // by row: lse in units of log2, +inf where there is none
+  const float* delta;     // by row: D = Σ d_out out
+  OutputRows dq;
+  float* dq_sums;           // [query blocks][d][kQueryBlock]; null if there is one key block
+  int32_t* next_key_block;  // by query block: whose turn it is to add to dq
+};
+
+struct BackwardTask {
+  Format format;
+  HeadShape shape;
+  ScoreMap score;
+  float scale;
+  Band band;
+  int64_t key_block_rows, key_block;
+  Rows k, v;  // of the sequence
+  OutputRows dk, dv;
+  const BackwardHead* heads;
+  int64_t num_heads;
+  float* workspace;  // backward_workspace_elems floats
+  // Blocks until *turn == value; false if the work has been stopped.
+  bool (*wait_for_turn)(const void* context, const int32_t* turn, int32_t value);
+  const void* context;
+};
+
+// The part of the backward that is done for each row beforehand.
+struct PrepareTask {
+  DType dtype;
+  int64_t dv;
+  int64_t row;
+  int num_rows;
+  Rows d_out, out;
+  const float* lse;
+  float sink;
+  float *lse_log2, *delta, *d_sink;  // by row, by row, one
+};
+
+// The key blocks that a block of query rows sees: [first, end).
+struct KeyBlocks {
+  int64_t first, end;
+};
+static inline KeyBlocks key_blocks_of(const Band& band, int64_t key_block_rows, int64_t row, int64_t num_rows) {
+  const int64_t begin = first_key(band, row), end = end_key(band, row + num_rows - 1);
+  if (begin >= end) return {0, 0};
+  return {begin / key_block_rows, (end - 1) / key_block_rows + 1};
+}
+
 }  // namespace warpgrad::cpu::attention

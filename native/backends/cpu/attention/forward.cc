@@ -35,8 +35,8 @@ class Forward {
 
   void run() {
     const bool serial = operations_ < kSerialOperations;
-    run_tasks(context_, pack_tasks_.count(), serial, [&](int64_t task) { pack(task); });
-    run_tasks(context_, block_tasks_.count(), serial, [&](int64_t task) { run_block(task); });
+    run_tasks(context_, pack_tasks_.count(), serial, [&](int64_t task, int) { pack(task); });
+    run_tasks(context_, block_tasks_.count(), serial, [&](int64_t task, int) { run_block(task); });
     clear_unused();
   }
 

@@ -55,7 +55,7 @@ class ForwardRows {
   void start(int64_t begin) {
     with_source(block_.format, [&](auto source) __attribute__((always_inline)) {
       pack_transposed<decltype(source)>(block_.q, block_.row, block_.num_rows, block_.shape.d,
-                                        word_sign(block_.format, block_.score.q_sign), scratch_.q, kColumns);
+                                        word_sign(block_.format, block_.score.q_sign), scratch_.q, kColumns, kColumns);
     });
     const float sink = block_.sink * kLog2E;
     for (int v = 0; v < kVecs; ++v) {

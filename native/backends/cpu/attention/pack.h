@@ -78,14 +78,14 @@ WARPGRAD_INLINE WordSign word_sign(Format format, float sign) {
   return {sign == 0 ? 0 : -1, sign < 0 ? flip : 0};
 }
 
-// packed[word][row] from rows [first, first + num_rows): one row in each lane, zero in the lanes up to `ld`, which is a
-// multiple of kLanes.
+// packed[word][row] from rows [first, first + num_rows): one row in each lane, zero in the lanes up to `columns`, which
+// is a multiple of kLanes.
 template <class Source>
 static void pack_transposed(Rows rows, int64_t first, int num_rows, int64_t elems, WordSign sign, float* packed,
-                            int64_t ld) {
+                            int64_t columns, int64_t ld) {
   const auto* data = static_cast<const typename Source::Element*>(rows.data) + first * rows.stride;
   const int64_t num_words = (elems + Source::kPerWord - 1) / Source::kPerWord;
-  for (int lane = 0; lane < ld; lane += kLanes) {
+  for (int lane = 0; lane < columns; lane += kLanes) {
     for (int64_t word = 0; word < num_words; word += kLanes) {
       Vec tile[kLanes];
       for (int i = 0; i < kLanes; ++i) {

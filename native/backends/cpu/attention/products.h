@@ -94,6 +94,15 @@ WARPGRAD_INLINE void for_row_groups(int64_t m, Run run) {
   if (m - row >= 1) run.template operator()<1>(row);
 }
 
+// Calls run.operator()<vecs>(v) for panels that cover num_vecs vectors of columns.
+template <class Run>
+WARPGRAD_INLINE void for_panels(int num_vecs, Run run) {
+  static_assert(kMicroVecs == 2);
+  int v = 0;
+  for (; v + 2 <= num_vecs; v += 2) run.template operator()<2>(v);
+  if (v < num_vecs) run.template operator()<1>(v);
+}
+
 // Whether a matrix of words is free of infinities and NaN.
 template <class Products>
 static bool all_finite(const typename Products::Word* words, int64_t ld, int64_t num_rows, int64_t num_columns) {

@@ -6,7 +6,8 @@
 
 namespace warpgrad::cpu::attention {
 
-// Work of fewer floating-point operations is done sooner by one thread than the others would be awake.
+// body(task, worker) for every task. Work of fewer floating-point operations is done sooner by one thread than the
+// others would be awake.
 constexpr double kSerialOperations = 2e6;
 
 template <class Body>
@@ -14,10 +15,10 @@ void run_tasks(ExecContext& context, int64_t num_tasks, bool serial, Body body) 
   if (num_tasks == 0) return;
   if (serial) {
     context.parallel_for(1, [&](int64_t, int) {
-      for (int64_t task = 0; task < num_tasks; ++task) body(task);
+      for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);
     });
   } else {
-    context.parallel_for(num_tasks, [&](int64_t task, int) { body(task); });
+    context.parallel_for(num_tasks, [&](int64_t task, int worker) { body(task, worker); });
   }
 }
 
