@@ -53,17 +53,17 @@ export function cudaIndex(device: Device): number {
 }
 
 function gpus(): SystemInfo['cuda'] {
+  const { compiled, driverVersion, reason, devices } = native(() => addon.gpuInfo());
   if (process.env['WARPGRAD_DISABLE_CUDA'] === '1') {
-    return { compiled: false, available: false, reason: 'WARPGRAD_DISABLE_CUDA=1 hides GPUs', devices: [] };
+    return { compiled, available: false, reason: 'WARPGRAD_DISABLE_CUDA=1 hides GPUs', devices: [] };
   }
-  const { driverVersion, reason, devices } = native(() => addon.gpuInfo());
   const list: GpuInfo[] = devices.map(({ unusableBecause, ...gpu }) =>
     unusableBecause ? { ...gpu, usable: false, reason: unusableBecause } : { ...gpu, usable: true },
   );
   const available = list.some((gpu) => gpu.usable);
   const why = reason || list.find((gpu) => !gpu.usable)?.reason;
   return {
-    compiled: false,
+    compiled,
     available,
     ...(driverVersion > 0 && {
       driverVersion: `${Math.floor(driverVersion / 1000)}.${Math.floor((driverVersion % 1000) / 10)}`,

@@ -19,6 +19,7 @@ export interface NativeStream {
   synchronizeSync(): void;
   record(): NativeEvent;
   wait(event: NativeEvent): void;
+  handle(): bigint;
 }
 
 export interface NativeEvent {
@@ -77,7 +78,7 @@ export interface NativeModule {
   initialize(cpuThreads: number, cpuIsa: string): void;
   configureCpu(threads: number, isa: string): void;
   cpuInfo(): { threads: number; instructionSet: string; instructionSets: string[] };
-  gpuInfo(): { driverVersion: number; reason: string; devices: NativeGpu[] };
+  gpuInfo(): { compiled: boolean; driverVersion: number; reason: string; devices: NativeGpu[] };
   memoryStats(isCuda: boolean, deviceIndex: number): { liveBytes: number; peakBytes: number; allocations: number };
   /** Rate of the CPU backend's matrix micro-kernel with all threads, GFLOP/s; blocks for about a tenth of a second. */
   microKernelGflops(dtype: number): number;

@@ -88,7 +88,7 @@ export class Stream {
 
   /** The driver's handle, for other addons; 0n on the CPU, where there is none. */
   get handle(): bigint {
-    return 0n;
+    return this.#handle.handle();
   }
 
   static {

@@ -192,17 +192,26 @@ export class Tensor {
     expectKnownOptions(caller, options, TENSOR_OPTIONS);
     const dtype = expectDType(caller, options.dtype ?? this.dtype);
     const device = options.device === undefined ? this.device : resolveDevice(caller, options.device);
-    if (device !== this.device) {
-      throw new WarpgradError(
-        'ERR_WARPGRAD_UNSUPPORTED',
-        `${caller}: this build can't copy from ${this.device} to ${device}`,
-      );
-    }
+    if (device !== this.device) return this.#transfer(dtype, device, options.stream);
     const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, device);
     const source = nativeTensor(this);
     const result = Tensor.#allocate(this.shape, dtype, stream, false);
     native(() => nativeTensor(result).copyFrom(nativeStream(stream), source));
     return result;
+  }
+
+  /** Converts on this device, then copies to the other one, on a stream of the GPU. */
+  #transfer(dtype: DType, device: Device, stream: Stream | undefined): Tensor {
+    const target = resolveStream('to', stream, device);
+    const source = dtype === this.dtype ? this.contiguous() : this.to({ dtype });
+    try {
+      const result = Tensor.#allocate(this.shape, dtype, target, false);
+      const copyStream = device === 'cpu' ? this.#stream : target;
+      native(() => nativeTensor(result).copyFrom(nativeStream(copyStream), nativeTensor(source)));
+      return result;
+    } finally {
+      source.dispose();
+    }
   }
 
   /** A contiguous copy, or another tensor on the same buffer when this one is contiguous. */

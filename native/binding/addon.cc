@@ -60,6 +60,7 @@ Napi::Value gpu_info(const Napi::CallbackInfo& info) {
       devices.Set(static_cast<uint32_t>(i), device);
     }
     Napi::Object result = Napi::Object::New(env);
+    result.Set("compiled", report.compiled);
     result.Set("driverVersion", report.driver_version);
     result.Set("reason", report.reason);
     result.Set("devices", devices);

@@ -8,7 +8,8 @@ Napi::Function StreamHandle::define(Napi::Env env) {
   return DefineClass(env, "NativeStream",
                      {InstanceMethod<&StreamHandle::synchronize>("synchronize"),
                       InstanceMethod<&StreamHandle::synchronize_sync>("synchronizeSync"),
-                      InstanceMethod<&StreamHandle::record>("record"), InstanceMethod<&StreamHandle::wait>("wait")});
+                      InstanceMethod<&StreamHandle::record>("record"), InstanceMethod<&StreamHandle::wait>("wait"),
+                      InstanceMethod<&StreamHandle::handle>("handle")});
 }
 
 StreamHandle::StreamHandle(const Napi::CallbackInfo& info) : ObjectWrap(info) {
@@ -46,6 +47,10 @@ Napi::Value StreamHandle::wait(const Napi::CallbackInfo& info) {
     stream_->wait(EventHandle::Unwrap(info[0].As<Napi::Object>())->event);
     return info.Env().Undefined();
   });
+}
+
+Napi::Value StreamHandle::handle(const Napi::CallbackInfo& info) {
+  return Napi::BigInt::New(info.Env(), stream_->native_handle());
 }
 
 Napi::Function EventHandle::define(Napi::Env env) {

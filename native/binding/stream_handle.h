@@ -24,6 +24,7 @@ class StreamHandle : public Napi::ObjectWrap<StreamHandle> {
   Napi::Value synchronize_sync(const Napi::CallbackInfo& info);
   Napi::Value record(const Napi::CallbackInfo& info);
   Napi::Value wait(const Napi::CallbackInfo& info);
+  Napi::Value handle(const Napi::CallbackInfo& info);
 
   ops::Backend* backend_ = nullptr;
   std::unique_ptr<Stream> stream_;

@@ -146,7 +146,8 @@ Napi::Value TensorHandle::read_sync(const Napi::CallbackInfo& info) {
   });
 }
 
-// copyFrom(stream, source): this fresh tensor = source, converted to this dtype.
+// copyFrom(stream, source): this fresh tensor = source, converted to this dtype. Between devices the source is
+// contiguous and of the same dtype, and the stream is the GPU's.
 Napi::Value TensorHandle::copy_from(const Napi::CallbackInfo& info) {
   return guarded(info, [&] {
     StreamHandle& stream = StreamHandle::from(info[0]);
@@ -154,7 +155,21 @@ Napi::Value TensorHandle::copy_from(const Napi::CallbackInfo& info) {
     WG_CHECK(storage_ && source.storage_, ErrorCode::kInternal, "the tensor was disposed");
     WG_CHECK(view_.rank == source.view_.rank && view_.shape == source.view_.shape, ErrorCode::kInternal,
              "copyFrom: the shapes differ");
-    stream.backend().copy(stream.stream(), view_, source.view_, {{source.storage_}, {storage_}});
+    const Device from = source.storage_->device();
+    const Device to = storage_->device();
+    if (from == to) {
+      stream.backend().copy(stream.stream(), view_, source.view_, {{source.storage_}, {storage_}});
+      return info.Env().Undefined();
+    }
+    WG_CHECK(view_.dtype == source.view_.dtype && source.view_.contiguous(), ErrorCode::kInternal,
+             "copyFrom: a copy between devices neither converts nor gathers");
+    WG_CHECK(from.type == DeviceType::kCpu || to.type == DeviceType::kCpu, ErrorCode::kUnsupported,
+             "to: copies between two GPUs go through device 'cpu'");
+    if (from.type == DeviceType::kCpu) {
+      stream.backend().copy_from_cpu(stream.stream(), storage_, source.view_, source.storage_);
+    } else {
+      stream.backend().copy_to_cpu(stream.stream(), storage_, source.view_, source.storage_);
+    }
     return info.Env().Undefined();
   });
 }

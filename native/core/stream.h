@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -22,6 +23,7 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual Device device() const = 0;
+  virtual uint64_t native_handle() const = 0;  // the driver's, for other libraries; 0 where there is none
   virtual EventPtr record() = 0;
   virtual void wait(EventPtr event) = 0;  // later work starts after the event; does not block the caller
   virtual void synchronize() = 0;         // blocks; throws the first failure since the last report

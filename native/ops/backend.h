@@ -24,6 +24,9 @@ class Backend {
   virtual void write(Stream& stream, StoragePtr storage, const void* host, size_t bytes) = 0;
   // Copies src, row-major, to host memory that stays valid until the work is done.
   virtual void read(Stream& stream, void* host, const TensorView& src, StorageUses uses) = 0;
+  // Copies between this device and the CPU, ordered on a stream of this device; contiguous elements of one dtype.
+  virtual void copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) = 0;
+  virtual void copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) = 0;
   // dst = src converted to dst's dtype; equal shapes, any strides.
   virtual void copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) = 0;
   virtual void zero(Stream& stream, StoragePtr storage) = 0;

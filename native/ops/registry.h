@@ -20,6 +20,7 @@ struct GpuInfo {
 };
 
 struct GpuReport {
+  bool compiled = false;   // whether this build has GPU kernels
   int driver_version = 0;  // 13000 for 13.0; 0 without a driver
   std::string reason;      // why there is no GPU; empty when there is one
   std::vector<GpuInfo> devices;

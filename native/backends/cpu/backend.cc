@@ -62,6 +62,16 @@ void CpuBackend::read(Stream& stream, void* host, const TensorView& src, Storage
   copy(stream, dst, src, std::move(uses));
 }
 
+void CpuBackend::copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
+  TensorView dst_view = src;
+  dst_view.data = dst->data();
+  copy(stream, dst_view, src, {{std::move(src_storage)}, {std::move(dst)}});
+}
+
+void CpuBackend::copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
+  copy_from_cpu(stream, std::move(dst), src, std::move(src_storage));
+}
+
 void CpuBackend::copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) {
   static_cast<CpuStream&>(stream).enqueue("copy", std::move(uses),
                                           [dst, src](ExecContext& context) { copy_convert(dst, src, context); });

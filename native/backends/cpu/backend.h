@@ -26,6 +26,8 @@ class CpuBackend : public ops::Backend {
   MemoryStats memory_stats() const override { return counter_->stats(); }
   void write(Stream& stream, StoragePtr storage, const void* host, size_t bytes) override;
   void read(Stream& stream, void* host, const TensorView& src, StorageUses uses) override;
+  void copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
+  void copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
   void copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) override;
   void zero(Stream& stream, StoragePtr storage) override;
   void attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) override;

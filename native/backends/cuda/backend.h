@@ -20,6 +20,8 @@ class CudaBackend : public ops::Backend {
   MemoryStats memory_stats() const override { return device_->stats(); }
   void write(Stream& stream, StoragePtr storage, const void* host, size_t bytes) override;
   void read(Stream& stream, void* host, const TensorView& src, StorageUses uses) override;
+  void copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
+  void copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
   void copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) override;
   void zero(Stream& stream, StoragePtr storage) override;
   void attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) override;
@@ -29,6 +31,11 @@ class CudaBackend : public ops::Backend {
   void shut_down() override;
 
  private:
+  // Fills dst, on the completion thread, from host memory that `ready` makes valid (null: it is) and `source` keeps
+  // alive. The stream waits for it.
+  void upload(Stream& stream, StoragePtr dst, const void* host, size_t bytes, EventPtr ready,
+              std::shared_ptr<void> source);
+
   std::shared_ptr<CudaDevice> device_;
   std::shared_ptr<PinnedPool> pinned_ = std::make_shared<PinnedPool>();
   std::vector<std::shared_ptr<CompletionQueue>> completions_;  // all whose threads may run

@@ -189,8 +189,10 @@ void CpuStream::enqueue(const char* name, StorageUses uses, Operation operation)
   StreamState::Item item;
   item.name = name;
   const auto order_after = [&](const StoragePtr& storage) {
-    const auto* event = static_cast<const CpuEvent*>(storage->last_write.get());
-    if (event && event->state() != state_.get() && !event->reached()) item.waits.push_back(storage->last_write);
+    const EventPtr& event = storage->last_write;
+    if (!event || event->reached()) return;
+    const auto* own = dynamic_cast<const CpuEvent*>(event.get());
+    if (!own || own->state() != state_.get()) item.waits.push_back(event);
   };
   for (const StoragePtr& storage : uses.reads) order_after(storage);
   for (const StoragePtr& storage : uses.writes) order_after(storage);

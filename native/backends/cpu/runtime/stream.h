@@ -37,6 +37,7 @@ class CpuStream : public Stream {
   ~CpuStream() override;
 
   Device device() const override { return {DeviceType::kCpu, 0}; }
+  uint64_t native_handle() const override { return 0; }
   EventPtr record() override;
   void wait(EventPtr event) override;
   void synchronize() override;

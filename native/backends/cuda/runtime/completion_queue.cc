@@ -87,7 +87,7 @@ void CompletionQueue::run() {
 
 void CompletionQueue::run_item(Item& item) {
   try {
-    item.event->synchronize();
+    if (item.event) item.event->synchronize();
     if (item.work) item.work();
   } catch (...) {
     std::lock_guard lock(mutex_);

@@ -20,7 +20,7 @@ class CompletionQueue {
  public:
   struct Item {
     const char* operation = "";
-    std::shared_ptr<const CudaEvent> event;
+    std::shared_ptr<const CudaEvent> event;          // null: nothing to wait for
     std::function<void()> work;                      // either
     std::function<void(std::exception_ptr)> report;  // or; gets the first failure since the last report
   };

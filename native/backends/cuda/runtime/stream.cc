@@ -88,6 +88,10 @@ void CudaStream::notify(std::function<void(std::exception_ptr)> done) {
   completion_->push({last_operation_, std::make_shared<CudaEvent>(state_, last_operation_), nullptr, std::move(done)});
 }
 
+void CudaStream::run_on_completion_thread(std::function<void()> work) {
+  completion_->push({last_operation_, nullptr, std::move(work), nullptr});
+}
+
 void CudaStream::when_reached(std::function<void()> work) {
   completion_->push({last_operation_, std::make_shared<CudaEvent>(state_, last_operation_), std::move(work), nullptr});
 }

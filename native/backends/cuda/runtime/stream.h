@@ -65,6 +65,7 @@ class CudaStream : public Stream {
   ~CudaStream() override { completion_->close(); }
 
   Device device() const override { return {DeviceType::kCuda, state_->device().index()}; }
+  uint64_t native_handle() const override { return reinterpret_cast<uintptr_t>(state_->handle()); }
   EventPtr record() override { return std::make_shared<CudaEvent>(state_, last_operation_); }
   void wait(EventPtr event) override;
   void synchronize() override;
@@ -78,7 +79,9 @@ class CudaStream : public Stream {
   void before(const char* operation, const StorageUses& uses);
   void after(const StorageUses& uses);
 
-  // Runs `work` on the completion thread once everything enqueued so far is done.
+  // Runs `work` on the completion thread, after earlier items of it.
+  void run_on_completion_thread(std::function<void()> work);
+  // The same, once everything enqueued so far is done.
   void when_reached(std::function<void()> work);
 
  private:
