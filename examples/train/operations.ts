@@ -31,12 +31,9 @@ export function linear(x: tf.Tensor2D, w: tf.Tensor2D): tf.Tensor2D {
   });
 }
 
-/** The same with a constant x: rows that say which rows of w to add up. */
+/** The same with a constant x that outlives the tape: rows that say which rows of w to add up. */
 export function embed(x: tf.Tensor2D, w: tf.Tensor2D): tf.Tensor2D {
-  return operation([w], (save) => {
-    save([x]);
-    return { value: tf.matMul(x, w), gradFunc: (dy, [x]) => weightGradient(x, dy) };
-  });
+  return operation([w], () => ({ value: tf.matMul(x, w), gradFunc: (dy) => weightGradient(x, dy) }));
 }
 
 /** xᵀ dy, transposing the narrower of the two. */
@@ -68,17 +65,15 @@ export function squaredRelu(x: tf.Tensor2D): tf.Tensor2D {
   });
 }
 
-/** The mean of −log softmax(logits) at the targets, which are given as one-hot rows. */
-export function crossEntropy(logits: tf.Tensor2D, oneHot: tf.Tensor2D): tf.Scalar {
+/** The mean of −log softmax(logits) at the targets: constant one-hot rows that outlive the tape. */
+export function crossEntropy(logits: tf.Tensor2D, targets: tf.Tensor2D): tf.Scalar {
   return operation([logits], (save) => {
     const shifted = tf.sub(logits, tf.max(logits, -1, true));
     const logProbabilities = tf.sub(shifted, tf.log(tf.sum(tf.exp(shifted), -1, true)));
-    save([logProbabilities, oneHot]);
+    save([logProbabilities]);
     const rows = logits.shape[0];
-    const gradFunc = (dy: tf.Tensor, saved: tf.Tensor[]) => {
-      const [logProbabilities, oneHot] = saved as [tf.Tensor, tf.Tensor];
-      return tf.mul(tf.sub(tf.exp(logProbabilities), oneHot), tf.div(dy, rows));
-    };
-    return { value: tf.neg(tf.div(tf.sum(tf.sum(tf.mul(logProbabilities, oneHot), -1)), rows)), gradFunc };
+    const gradFunc = (dy: tf.Tensor, [logProbabilities]: tf.Tensor[]) =>
+      tf.mul(tf.sub(tf.exp(logProbabilities), targets), tf.div(dy, rows));
+    return { value: tf.neg(tf.div(tf.sum(tf.sum(tf.mul(logProbabilities, targets), -1)), rows)), gradFunc };
   });
 }

@@ -73,12 +73,15 @@ export class Trainer {
     const windows = randomWindows(this.#text.train, BATCH, CONTEXT, state.random);
     const gradients: Record<string, Float32Array> = {};
     const loss = tf.tidy(() => {
-      const names = Object.keys(this.#variables);
-      const { value, grads } = tf.variableGrads(() => this.#loss(windows), Object.values(this.#variables));
-      for (const name of names) gradients[name] = grads[this.#variables[name].name].dataSync<'float32'>();
+      const { value, grads } = tf.variableGrads(this.#loss(windows), Object.values(this.#variables));
+      for (const [name, { name: key }] of Object.entries(this.#variables)) {
+        gradients[name] = grads[key].dataSync<'float32'>();
+      }
       return value.dataSync()[0];
     });
-    updateParameters(state.parameters, state.moments, gradients, state.step, (name) => this.#shapes[name].length === 2);
+    // The parameters of the gate and the sink are no weights of a product, and do not decay.
+    const decays = (name: string) => !/\.(aLog|dtBias|sink)$/.test(name);
+    updateParameters(state.parameters, state.moments, gradients, state.step, decays);
     tf.tidy(() => {
       for (const [name, variable] of Object.entries(this.#variables)) {
         variable.assign(tf.tensor(state.parameters[name], this.#shapes[name]));
@@ -98,14 +101,16 @@ export class Trainer {
     for (let first = 0; first < count; first += BATCH) {
       const batch = Math.min(BATCH, count - first);
       const starts = Array.from({ length: batch }, (_, i) => Math.floor(((first + i) * available) / count) * length);
-      sum += batch * tf.tidy(() => this.#loss(windowsAt(validation, starts, length)).dataSync()[0]);
+      sum += batch * tf.tidy(() => this.#loss(windowsAt(validation, starts, length))().dataSync()[0]);
     }
     return sum / count;
   }
 
-  #loss({ inputs, targets }: Windows): tf.Scalar {
+  /** The loss as a function of the variables; the constants are made here, so that they outlive the tape. */
+  #loss({ inputs, targets }: Windows): () => tf.Scalar {
     const { config } = this.state;
-    const { logits } = forward(this.#variables, config, multiHot(inputs, config), inputs.length, this.placement);
-    return crossEntropy(logits, multiHot(targets, { ...config, lookback: 1 }));
+    const hot = multiHot(inputs, config);
+    const oneHot = multiHot(targets, { ...config, lookback: 1 });
+    return () => crossEntropy(forward(this.#variables, config, hot, inputs.length, this.placement).logits, oneHot);
   }
 }

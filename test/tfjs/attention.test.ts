@@ -1,9 +1,7 @@
 import { attention, type TfjsAttentionOptions } from '../../lib/integrations/tfjs';
 import { Random } from '../support/random';
 import { naiveAttention } from './naive';
-import { expectSameWithGradients, randomTensor, startTensorFlow, type Named } from './support';
-
-beforeAll(startTensorFlow);
+import { expectSameWithGradients, randomTensor, type Named } from './support';
 
 interface Case {
   readonly q: number[];

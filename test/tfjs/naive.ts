@@ -22,8 +22,9 @@ export function naiveAttention(
   const exponentials = tf.mul(tf.exp(scores), visible);
   let total = tf.sum(exponentials, -1, true);
   if (sink) total = tf.add(total, tf.reshape(tf.exp(sink), [1, heads, 1, 1]));
-  // A row that sees nothing has a sum of 0 and gives 0.
-  const weights = tf.divNoNan(exponentials, total);
+  // A row that sees nothing gives 0, not 0 / 0.
+  const blind = tf.cast(tf.equal(tf.sum(visible, -1, true), 0), 'float32');
+  const weights = tf.div(exponentials, tf.add(total, blind));
   return tf.transpose(tf.matMul(weights, toHeads(v)), [0, 2, 1, 3]);
 }
 

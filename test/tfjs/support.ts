@@ -3,11 +3,8 @@ import { expectClose } from '../support/compare';
 import { Random } from '../support/random';
 import type { Float64Tensor } from '../../lib/reference/float64';
 
-/** Prod mode keeps TensorFlow.js from advertising another backend. */
-export async function startTensorFlow(): Promise<void> {
-  tf.enableProdMode();
-  await tf.setBackend('cpu');
-}
+// Keeps TensorFlow.js from advertising another backend. Without others the cpu backend is the one used.
+tf.enableProdMode();
 
 export function randomTensor(random: Random, shape: number[], draw?: () => number): tf.Tensor {
   return tf.tensor(Float32Array.from(random.tensor(shape, draw).data), shape);
