@@ -14,8 +14,7 @@ function runConsumer(file: string): any {
 }
 
 function runTool(packageName: string, program: string, args: string[], cwd = ROOT): string {
-  const folder = path.dirname(require.resolve(`${packageName}/package.json`));
-  return run(process.execPath, [path.join(folder, program), ...args], cwd);
+  return run(process.execPath, [path.join(ROOT, 'node_modules', packageName, program), ...args], cwd);
 }
 
 describe('installed package', () => {
@@ -64,7 +63,9 @@ describe('tarball', () => {
     const report = runTool('@arethetypeswrong/cli', 'dist/index.js', [
       ...['--profile', 'node16', '--format', 'json', installed.tarball],
     ]);
-    expect(JSON.parse(report).problems ?? {}).toEqual({});
+    // The resolution of Node 10, which knows no subpaths, is listed but not part of the profile.
+    const problems = Object.values(JSON.parse(report).problems ?? {}).flat() as { resolutionKind?: string }[];
+    expect(problems.filter(({ resolutionKind }) => resolutionKind !== 'node10')).toEqual([]);
   });
 
   test('holds the sources of the native build and nothing of the tests', () => {

@@ -11,10 +11,13 @@ const forward = kdaForward(q, q, q, g, beta, { outputFinalState: true });
 const gradients = kdaBackward(forward.out, forward.saved);
 const state: Tensor | undefined = forward.finalState;
 
-// @ts-expect-error an option that does not exist
-attentionForward(q, q, q, { casual: true });
-// @ts-expect-error a dtype that does not exist
-Tensor.zeros([1], { dtype: 'float8' });
+/** Only for the compiler: these throw. */
+export const mistakes = [
+  // @ts-expect-error an option that does not exist
+  () => attentionForward(q, q, q, { casual: true }),
+  // @ts-expect-error a dtype that does not exist
+  () => Tensor.zeros([1], { dtype: 'float8' }),
+];
 
 const lengths = [out, lse, gradients.dq, state].map((tensor) => tensor?.dataSync().length);
 console.log(JSON.stringify({ lengths }));
