@@ -89,8 +89,8 @@ Dims dims_of(const Checker& check, const Params& params) {
 
 void check_options(const Checker& check, const KdaOptions& options, const Dims& d) {
   const char* operation = check.operation();
-  WG_CHECK(d.K >= 1 && d.K <= kMaxKdaDim, kInvalid, operation, ": the key dimension must be in 1..", kMaxKdaDim, ", got ",
-           d.K);
+  WG_CHECK(d.K >= 1 && d.K <= kMaxKdaDim, kInvalid, operation, ": the key dimension must be in 1..", kMaxKdaDim,
+           ", got ", d.K);
   WG_CHECK(d.V >= 1 && d.V <= kMaxKdaDim, kInvalid, operation, ": the value dimension must be in 1..", kMaxKdaDim,
            ", got ", d.V);
   WG_CHECK(d.H >= 1 && d.HV >= 1 && d.HV % d.H == 0, kInvalid, operation,
@@ -102,7 +102,8 @@ void check_options(const Checker& check, const KdaOptions& options, const Dims& 
   WG_CHECK(d.B == 1, kInvalid, operation, ": the batch size of packed sequences must be 1, got ", d.B);
   WG_CHECK(cu.front() == 0, kInvalid, operation, ": cu_seqlens must start at 0, got ", cu.front());
   for (size_t i = 1; i < cu.size(); ++i) {
-    WG_CHECK(cu[i] >= cu[i - 1], kInvalid, operation, ": cu_seqlens must not decrease, got ", cu[i - 1], " then ", cu[i]);
+    WG_CHECK(cu[i] >= cu[i - 1], kInvalid, operation, ": cu_seqlens must not decrease, got ", cu[i - 1], " then ",
+             cu[i]);
   }
   WG_CHECK(cu.back() <= d.T, kInvalid, operation, ": cu_seqlens must end at ", d.T, " tokens at most, got ", cu.back());
 }
@@ -128,8 +129,7 @@ void check_inputs(const Checker& check, const Params& params, const Dims& d) {
   check.input("v", params.v, {d.B, d.T, d.HV, d.V}, type, type);
   check.input("g", params.g, {d.B, d.T, d.HV, d.K}, DType::kFloat32, type);
   check.input("beta", params.beta, {d.B, d.T, d.HV}, DType::kFloat32, type);
-  for (const auto& [name, view] :
-       {std::pair{"q", &params.q}, {"k", &params.k}, {"v", &params.v}, {"g", &params.g}}) {
+  for (const auto& [name, view] : {std::pair{"q", &params.q}, {"k", &params.k}, {"v", &params.v}, {"g", &params.g}}) {
     check.dense_rows(name, *view);
   }
   if (params.a_log) check.input("A_log", params.a_log, {d.HV}, DType::kFloat32, DType::kFloat32);

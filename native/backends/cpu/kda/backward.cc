@@ -28,7 +28,7 @@ int64_t backward_memory_elems(const Problem& problem, int64_t kept_chunks) {
          problem.group * (state_elems(problem) + kept_chunks * kept_elems(problem));
 }
 
-BackwardMemory backward_memory(const Problem& problem, float* memory) {
+BackwardMemory backward_memory(const Problem& problem, float* memory, Prefetch* ahead) {
   const auto take = [&](int64_t count) {
     float* part = memory;
     memory += count;
@@ -36,13 +36,13 @@ BackwardMemory backward_memory(const Problem& problem, float* memory) {
   };
   BackwardMemory result;
   float* record = take(record_elems(problem));
-  result.prepared = prepared_views(problem, record, take(rest_elems(problem)));
+  result.prepared = prepared_views(problem, record, take(rest_elems(problem)), ahead);
   result.adjoint.d_out = take(rows_elems(problem));
   result.adjoint.dU = take(rows_elems(problem));
   result.adjoint.dR = take(rows_elems(problem));
   result.adjoint.dS = nullptr;
-  result.gradients_scratch = take(std::max(gradients_scratch_elems(problem),
-                                           state_elems(problem) + forward_scratch_elems(problem)));
+  result.gradients_scratch =
+      take(std::max(gradients_scratch_elems(problem), state_elems(problem) + forward_scratch_elems(problem)));
   result.dq = take(qk_rows_elems(problem));
   result.dk = take(qk_rows_elems(problem));
   result.dS = take(problem.group * state_elems(problem));
@@ -67,6 +67,15 @@ void chunk_gradients(const Problem& problem, const Kernels& kernels, int64_t i, 
   kernels.store_qk_gradients(problem, problem.chunks[i], qk_head, memory.dq, memory.dk);
 }
 
+// Of what comes after chunk i and this value head: the next head of the group, or the chunk before.
+Prefetch prefetch_after(const Problem& problem, const KeptTensors& kept, const Sequence& sequence, int64_t i,
+                        int64_t head) {
+  const bool last_head = (head + 1) % problem.group == 0;
+  const int64_t next_head = last_head ? head + 1 - problem.group : head + 1, next = last_head ? i - 1 : i;
+  if (next < sequence.first_chunk) return {};
+  return backward_prefetch(problem, problem.chunks[next], next_head, kept.at(problem, next, next_head));
+}
+
 // Last chunk first; the chunk's gradients while its operands are in cache.
 void backward_sequence(const Problem& problem, const Kernels& kernels, const Sequence& sequence, int64_t n,
                        int64_t qk_head, KeptTensors kept, const Partials& partials, BackwardMemory memory) {
@@ -86,13 +95,13 @@ void backward_sequence(const Problem& problem, const Kernels& kernels, const Seq
       }
     }
   };
-  for_states([&](int64_t head, int c, float* dS) {
-    kernels.load_state(problem, problem.d_final_state, n, head, c, dS);
-  });
+  for_states(
+      [&](int64_t head, int c, float* dS) { kernels.load_state(problem, problem.d_final_state, n, head, c, dS); });
   for (int64_t i = sequence.first_chunk + sequence.num_chunks - 1; i >= sequence.first_chunk; --i) {
     const Chunk& chunk = problem.chunks[i];
     chunk_gradients(problem, kernels, i, qk_head, memory, [&](int64_t head) {
       const Kept kept_here = kept.at(problem, i, head);
+      *memory.prepared.ahead = prefetch_after(problem, kept, sequence, i, head);
       ChunkAdjoint adjoint = memory.adjoint;
       adjoint.dS = memory.dS + (head - first_head) * state_elems(problem);
       kernels.prepare(problem, chunk, head, kept_here.T, memory.prepared);
@@ -106,81 +115,114 @@ void backward_sequence(const Problem& problem, const Kernels& kernels, const Seq
       }
     });
   }
-  for_states([&](int64_t head, int c, float* dS) {
-    kernels.store_state(problem, problem.d_initial_state, n, head, c, dS);
-  });
+  for_states(
+      [&](int64_t head, int c, float* dS) { kernels.store_state(problem, problem.d_initial_state, n, head, c, dS); });
 }
 
 // The backward in tasks of chunks and of column blocks, one window after the other, the last one first.
-void backward_in_windows(const Problem& problem, const Chunks& chunks, const KeptTensors& kept,
-                         const Partials& partials, ExecContext& context) {
-  const Kernels& kernels = kernels_for(context.isa());
-  const int64_t num_sequences = static_cast<int64_t>(chunks.sequences.size()), HV = problem.HV;
-  const int64_t block_elems = int64_t(problem.Kp) * kColumnStride, worker_elems = backward_memory_elems(problem, 0);
-  const int64_t adjoint_elems = 3 * rows_elems(problem) + state_elems(problem);
-  Window window(chunks, std::max<int64_t>(chunks.longest - 1, 0) / kWindow * kWindow);
-  const int64_t max_chunks = window.max_chunks();
-  const AlignedBuffer<float> states(num_sequences * HV * state_elems(problem));
-  const AlignedBuffer<float> workers(context.num_threads() * worker_elems);
-  const AlignedBuffer<float> records(max_chunks * HV * record_elems(problem));
-  const AlignedBuffer<float> adjoints(max_chunks * HV * adjoint_elems);
+class WindowedBackward {
+ public:
+  WindowedBackward(const Problem& problem, const Chunks& chunks, const KeptTensors& kept, const Partials& partials,
+                   ExecContext& context)
+      : problem_(problem),
+        kernels_(kernels_for(context.isa())),
+        chunks_(chunks),
+        kept_(kept),
+        partials_(partials),
+        context_(context),
+        window_(chunks, std::max<int64_t>(chunks.longest - 1, 0) / kWindow * kWindow),
+        worker_elems_(backward_memory_elems(problem, 0)),
+        adjoint_elems_(3 * rows_elems(problem) + state_elems(problem)),
+        states_(chunks.sequences.size() * problem.HV * state_elems(problem)),
+        workers_(context.num_threads() * worker_elems_),
+        records_(window_.max_chunks() * problem.HV * record_elems(problem)),
+        adjoints_(window_.max_chunks() * problem.HV * adjoint_elems_) {}
 
-  const auto memory_of = [&](int worker) {
-    return backward_memory(problem, workers.data() + worker * worker_elems);
-  };
-  const auto prepared_at = [&](int64_t position, int64_t head, int worker) {
-    float* rest = workers.data() + worker * worker_elems + record_elems(problem);
-    return prepared_views(problem, records.data() + (position * HV + head) * record_elems(problem), rest);
-  };
-  const auto adjoint_at = [&](int64_t position, int64_t head) {
-    float* d_out = adjoints.data() + (position * HV + head) * adjoint_elems;
-    const int64_t rows = rows_elems(problem);
-    return ChunkAdjoint{d_out, d_out + rows, d_out + 2 * rows, d_out + 3 * rows};
-  };
-  for (;; window = Window(chunks, window.begin - kWindow)) {
-    const std::vector<int64_t>& in_window = window.chunks;
-    const int64_t num_chunks = static_cast<int64_t>(in_window.size());
-    context.parallel_for(num_chunks * HV, [&](int64_t task, int worker) {
-      const int64_t position = task / HV, head = task % HV, i = in_window[position];
-      kernels.prepare(problem, problem.chunks[i], head, kept.at(problem, i, head).T,
-                      prepared_at(position, head, worker));
+  void run() {
+    for (;; window_ = Window(chunks_, window_.begin - kWindow)) {
+      prepare_chunks();
+      pass_adjoints();
+      finish_chunks();
+      if (window_.begin == 0) return;
+    }
+  }
+
+ private:
+  int64_t num_chunks() const { return static_cast<int64_t>(window_.chunks.size()); }
+  BackwardMemory memory_of(int worker) {
+    return backward_memory(problem_, workers_.data() + worker * worker_elems_, &no_prefetch_);
+  }
+  Prepared prepared_at(int64_t position, int64_t head, int worker) {
+    float* record = records_.data() + (position * problem_.HV + head) * record_elems(problem_);
+    float* rest = workers_.data() + worker * worker_elems_ + record_elems(problem_);
+    return prepared_views(problem_, record, rest, &no_prefetch_);
+  }
+  ChunkAdjoint adjoint_at(int64_t position, int64_t head) {
+    float* d_out = adjoints_.data() + (position * problem_.HV + head) * adjoint_elems_;
+    const int64_t rows = rows_elems(problem_);
+    return {d_out, d_out + rows, d_out + 2 * rows, d_out + 3 * rows};
+  }
+
+  void prepare_chunks() {
+    context_.parallel_for(num_chunks() * problem_.HV, [&](int64_t task, int worker) {
+      const int64_t position = task / problem_.HV, head = task % problem_.HV, i = window_.chunks[position];
+      kernels_.prepare(problem_, problem_.chunks[i], head, kept_.at(problem_, i, head).T,
+                       prepared_at(position, head, worker));
     });
-    context.parallel_for(num_sequences * HV * problem.num_column_blocks, [&](int64_t task, int worker) {
-      const int c = static_cast<int>(task % problem.num_column_blocks);
-      const int64_t head = task / problem.num_column_blocks % HV, n = task / problem.num_column_blocks / HV;
-      const Sequence& sequence = chunks.sequences[n];
-      float* dS = states.data() + (n * HV + head) * state_elems(problem);
-      if (window.is_last(sequence)) {
-        kernels.load_state(problem, problem.d_final_state, n, head, c, dS + c * block_elems);
+  }
+
+  // dS from the end of the window to its start, a copy for each chunk left behind.
+  void pass_adjoints() {
+    const int64_t HV = problem_.HV, block_elems = int64_t(problem_.Kp) * kColumnStride;
+    const int64_t blocks = problem_.num_column_blocks, num_sequences = static_cast<int64_t>(chunks_.sequences.size());
+    context_.parallel_for(num_sequences * HV * blocks, [&](int64_t task, int worker) {
+      const int c = static_cast<int>(task % blocks);
+      const int64_t head = task / blocks % HV, n = task / blocks / HV;
+      const Sequence& sequence = chunks_.sequences[n];
+      float* dS = states_.data() + (n * HV + head) * state_elems(problem_);
+      if (window_.is_last(sequence)) {
+        kernels_.load_state(problem_, problem_.d_final_state, n, head, c, dS + c * block_elems);
       }
-      const int64_t end = std::min(sequence.num_chunks, window.end());
-      for (int64_t local = end - 1; local >= window.begin; --local) {
-        const Chunk& chunk = problem.chunks[sequence.first_chunk + local];
-        const int64_t position = window.first_position[n] + local - window.begin;
+      for (int64_t local = std::min(sequence.num_chunks, window_.end()) - 1; local >= window_.begin; --local) {
+        const Chunk& chunk = problem_.chunks[sequence.first_chunk + local];
+        const int64_t position = window_.first_position[n] + local - window_.begin;
         const Prepared prepared = prepared_at(position, head, worker);
         ChunkAdjoint adjoint = adjoint_at(position, head);
         std::copy_n(dS + c * block_elems, block_elems, adjoint.dS + c * block_elems);
         adjoint.dS = dS;
-        kernels.backward_rows(problem, chunk, head, c, prepared, adjoint);
-        kernels.backward_state(problem, chunk, c, prepared, adjoint);
+        kernels_.backward_rows(problem_, chunk, head, c, prepared, adjoint);
+        kernels_.backward_state(problem_, chunk, c, prepared, adjoint);
       }
-      if (window.begin == 0) {
-        kernels.store_state(problem, problem.d_initial_state, n, head, c, dS + c * block_elems);
+      if (window_.begin == 0) {
+        kernels_.store_state(problem_, problem_.d_initial_state, n, head, c, dS + c * block_elems);
       }
     });
-    context.parallel_for(num_chunks * problem.H, [&](int64_t task, int worker) {
-      const int64_t position = task / problem.H, i = in_window[position];
+  }
+
+  void finish_chunks() {
+    context_.parallel_for(num_chunks() * problem_.H, [&](int64_t task, int worker) {
+      const int64_t position = task / problem_.H, i = window_.chunks[position];
       const BackwardMemory memory = memory_of(worker);
-      chunk_gradients(problem, kernels, i, task % problem.H, memory, [&](int64_t head) {
-        const Kept kept_here = kept.at(problem, i, head);
-        kernels.prepare(problem, problem.chunks[i], head, kept_here.T, memory.prepared);
-        kernels.gradients(problem, problem.chunks[i], head, memory.prepared, kept_here, adjoint_at(position, head),
-                          memory.dq, memory.dk, partials.at(i, head), memory.gradients_scratch);
+      chunk_gradients(problem_, kernels_, i, task % problem_.H, memory, [&](int64_t head) {
+        const Kept kept_here = kept_.at(problem_, i, head);
+        kernels_.prepare(problem_, problem_.chunks[i], head, kept_here.T, memory.prepared);
+        kernels_.gradients(problem_, problem_.chunks[i], head, memory.prepared, kept_here, adjoint_at(position, head),
+                           memory.dq, memory.dk, partials_.at(i, head), memory.gradients_scratch);
       });
     });
-    if (window.begin == 0) return;
   }
-}
+
+  const Problem& problem_;
+  const Kernels& kernels_;
+  const Chunks& chunks_;
+  const KeptTensors& kept_;
+  const Partials& partials_;
+  ExecContext& context_;
+  Window window_;
+  const int64_t worker_elems_, adjoint_elems_;
+  const AlignedBuffer<float> states_, workers_, records_, adjoints_;
+  Prefetch no_prefetch_;
+};
 
 // d_a_log and d_dt_bias: the partial sums of all chunks, in their order, in double precision.
 void reduce_partials(const Partials& partials, int64_t num_chunks, const ops::KdaBackwardParams& params, bool small,
@@ -231,15 +273,16 @@ void kda_backward(const ops::KdaBackwardParams& params, ExecContext& context) {
       kept = kept_in(problem, recomputed.data(), num_chunks, 0, 0, problem.HV);
       forward_in_windows(problem, chunks, kept, context);
     }
-    backward_in_windows(problem, chunks, kept, partials, context);
+    WindowedBackward(problem, chunks, kept, partials, context).run();
   } else {
     const Kernels& kernels = kernels_for(context.isa());
     const int64_t worker_elems = backward_memory_elems(problem, kept.S ? 0 : chunks.longest);
     const AlignedBuffer<float> workers((small ? 1 : context.num_threads()) * worker_elems);
     run_tasks(context, small, num_sequences * problem.H, [&](int64_t task, int worker) {
       const int64_t n = task / problem.H, qk_head = task % problem.H;
+      Prefetch ahead;
       backward_sequence(problem, kernels, chunks.sequences[n], n, qk_head, kept, partials,
-                        backward_memory(problem, workers.data() + worker * worker_elems));
+                        backward_memory(problem, workers.data() + worker * worker_elems, &ahead));
     });
   }
   reduce_partials(partials, num_chunks, params, small, context);

@@ -29,10 +29,11 @@ void kda_backward_rows(const Problem& problem, const Chunk& chunk, int64_t head,
 
   load_chunk_rows(problem.d_out, chunk, head, first_column, count, d_out, stride);
   // dU = Aqk^T do + Kr dS
-  product<Into::kStore>(rows, columns, problem.Kp, columns_of(p.KrT, kChunkStride), dS, kColumnStride, dU, stride);
+  product<Into::kStore>(rows, columns, problem.Kp, columns_of(p.KrT, kChunkStride), dS, kColumnStride, dU, stride,
+                        p.ahead);
   for (int j = 0; j < rows; j += kBlock) {
     product<Into::kAdd>(kBlock, columns, rows - j, columns_of(p.Aqk + j * kChunkStride + j, kChunkStride),
-                        d_out + j * stride, stride, dU + j * stride, stride);
+                        d_out + j * stride, stride, dU + j * stride, stride, p.ahead);
   }
   // dE = beta dU, dv = dR = T^T dE
   for (int i = 0; i < rows; ++i) {
@@ -41,7 +42,7 @@ void kda_backward_rows(const Problem& problem, const Chunk& chunk, int64_t head,
   }
   for (int j = 0; j < rows; j += kBlock) {
     product<Into::kStore>(kBlock, columns, rows - j, columns_of(p.T + j * kChunkStride + j, kChunkStride),
-                          dE + j * kColumnStride, kColumnStride, dR + j * stride, stride);
+                          dE + j * kColumnStride, kColumnStride, dR + j * stride, stride, p.ahead);
   }
   store_chunk_rows(problem.dv, chunk, head, first_column, count, dR, stride);
 }
@@ -55,9 +56,9 @@ void kda_backward_state(const Problem& problem, const Chunk& chunk, int column_b
   // dS = exp(G_C) dS + Qd^T do - Kd^T dR
   scale_rows(Kp, columns, p.exp_GC, dS, dS, kColumnStride);
   product<Into::kAdd>(Kp, columns, rows, columns_of(p.Qd, problem.k_stride), adjoint.d_out + first_column,
-                      problem.v_stride, dS, kColumnStride);
+                      problem.v_stride, dS, kColumnStride, p.ahead);
   product<Into::kSubtract>(Kp, columns, rows, columns_of(p.Kd, problem.k_stride), adjoint.dR + first_column,
-                           problem.v_stride, dS, kColumnStride);
+                           problem.v_stride, dS, kColumnStride, p.ahead);
 }
 
 namespace {

@@ -15,8 +15,10 @@ void forward_sequence(const Problem& problem, const Kernels& kernels, const Sequ
   for (int c = 0; c < problem.num_column_blocks; ++c) {
     kernels.load_state(problem, problem.initial_state, n, head, c, memory.S + c * block_elems);
   }
-  for (int64_t i = sequence.first_chunk; i < sequence.first_chunk + sequence.num_chunks; ++i) {
+  const int64_t end = sequence.first_chunk + sequence.num_chunks;
+  for (int64_t i = sequence.first_chunk; i < end; ++i) {
     const Chunk& chunk = problem.chunks[i];
+    *memory.prepared.ahead = i + 1 < end ? forward_prefetch(problem, problem.chunks[i + 1], head) : Prefetch{};
     const Kept kept_here = kept.at(problem, i, head);
     kernels.prepare(problem, chunk, head, nullptr, memory.prepared);
     if (kept_here.T) kernels.keep_T(problem, chunk, memory.prepared, kept_here);
@@ -34,10 +36,10 @@ int64_t forward_memory_elems(const Problem& problem) {
   return record_elems(problem) + rest_elems(problem) + state_elems(problem) + forward_scratch_elems(problem);
 }
 
-ForwardMemory forward_memory(const Problem& problem, float* memory) {
+ForwardMemory forward_memory(const Problem& problem, float* memory, Prefetch* ahead) {
   float* rest = memory + record_elems(problem);
   float* S = rest + rest_elems(problem);
-  return {prepared_views(problem, memory, rest), S, S + state_elems(problem)};
+  return {prepared_views(problem, memory, rest, ahead), S, S + state_elems(problem)};
 }
 
 void forward_in_windows(const Problem& problem, const Chunks& chunks, const KeptTensors& kept, ExecContext& context) {
@@ -57,7 +59,8 @@ void forward_in_windows(const Problem& problem, const Chunks& chunks, const Kept
     context.parallel_for(static_cast<int64_t>(in_window.size()) * HV, [&](int64_t task, int worker) {
       const int64_t position = task / HV, head = task % HV, i = in_window[position];
       float* rest = workers.data() + worker * worker_elems;
-      const Prepared prepared = prepared_views(problem, record(position, head), rest);
+      Prefetch none;
+      const Prepared prepared = prepared_views(problem, record(position, head), rest, &none);
       kernels.prepare(problem, problem.chunks[i], head, nullptr, prepared);
       const Kept kept_here = kept.at(problem, i, head);
       if (kept_here.T) kernels.keep_T(problem, problem.chunks[i], prepared, kept_here);
@@ -73,8 +76,10 @@ void forward_in_windows(const Problem& problem, const Chunks& chunks, const Kept
       const int64_t end = std::min(sequence.num_chunks, window.end());
       for (int64_t local = window.begin; local < end; ++local) {
         const int64_t i = sequence.first_chunk + local, position = window.first_position[n] + local - window.begin;
-        kernels.forward_step(problem, problem.chunks[i], head, c, prepared_views(problem, record(position, head), rest),
-                             kept.at(problem, i, head), S, scratch);
+        Prefetch none;
+        kernels.forward_step(problem, problem.chunks[i], head, c,
+                             prepared_views(problem, record(position, head), rest, &none), kept.at(problem, i, head), S,
+                             scratch);
       }
       if (window.is_last(sequence)) kernels.store_state(problem, problem.final_state, n, head, c, S);
     });
@@ -106,8 +111,9 @@ void kda_forward(const ops::KdaForwardParams& params, ExecContext& context) {
   const AlignedBuffer<float> workers((small ? 1 : context.num_threads()) * worker_elems);
   run_tasks(context, small, num_sequences * problem.HV, [&](int64_t task, int worker) {
     const int64_t n = task / problem.HV, head = task % problem.HV;
+    Prefetch ahead;
     forward_sequence(problem, kernels, chunks.sequences[n], n, head, kept,
-                     forward_memory(problem, workers.data() + worker * worker_elems));
+                     forward_memory(problem, workers.data() + worker * worker_elems, &ahead));
   });
 }
 

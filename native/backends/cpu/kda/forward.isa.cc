@@ -24,9 +24,9 @@ void kda_forward_step(const Problem& problem, const Chunk& chunk, int64_t head, 
   const int first_column = column_block * kColumns;
   const int count = smaller(kColumns, V - first_column);
   const int columns = kda::padded(count), rows = kda::padded(chunk.rows);
-  float* R = scratch;                      // [64, kColumnStride]
-  float* E = R + kChunk * kColumnStride;   // [64, kColumnStride]
-  float* o = E + kChunk * kColumnStride;   // [64, kColumnStride]
+  float* R = scratch;                     // [64, kColumnStride]
+  float* E = R + kChunk * kColumnStride;  // [64, kColumnStride]
+  float* o = E + kChunk * kColumnStride;  // [64, kColumnStride]
 
   if (kept.S) {
     const Operand to{kept.S, DType::kFloat32, {}};
@@ -34,11 +34,12 @@ void kda_forward_step(const Problem& problem, const Chunk& chunk, int64_t head, 
   }
   // R = v - Kd S
   load_chunk_rows(problem.v, chunk, head, first_column, count, R, kColumnStride);
-  product<Into::kSubtract>(rows, columns, Kp, rows_of(p.Kd, problem.k_stride), S, kColumnStride, R, kColumnStride);
+  product<Into::kSubtract>(rows, columns, Kp, rows_of(p.Kd, problem.k_stride), S, kColumnStride, R, kColumnStride,
+                           p.ahead);
   // E = (I + N diag(beta))^-1 R: what the delta rule writes, before its factor beta
   for (int i = 0; i < rows; i += kBlock) {
     product<Into::kStore>(kBlock, columns, i + kBlock, rows_of(p.T + i * kChunkStride, kChunkStride), R, kColumnStride,
-                          E + i * kColumnStride, kColumnStride);
+                          E + i * kColumnStride, kColumnStride, p.ahead);
   }
   if (kept.E) {
     const Operand to{kept.E, DType::kFloat32, {}};
@@ -49,16 +50,17 @@ void kda_forward_step(const Problem& problem, const Chunk& chunk, int64_t head, 
   scale_rows(rows, columns, p.beta, E, U, kColumnStride);  // U = beta E
   if (problem.out.data) {
     // o = Qd S + Aqk U
-    product<Into::kStore>(rows, columns, Kp, rows_of(p.Qd, problem.k_stride), S, kColumnStride, o, kColumnStride);
+    product<Into::kStore>(rows, columns, Kp, rows_of(p.Qd, problem.k_stride), S, kColumnStride, o, kColumnStride,
+                          p.ahead);
     for (int i = 0; i < rows; i += kBlock) {
       product<Into::kAdd>(kBlock, columns, i + kBlock, rows_of(p.Aqk + i * kChunkStride, kChunkStride), U,
-                          kColumnStride, o + i * kColumnStride, kColumnStride);
+                          kColumnStride, o + i * kColumnStride, kColumnStride, p.ahead);
     }
     store_chunk_rows(problem.out, chunk, head, first_column, count, o, kColumnStride);
   }
   // S' = exp(G_C) S + Kr^T U
   scale_rows(Kp, columns, p.exp_GC, S, S, kColumnStride);
-  product<Into::kAdd>(Kp, columns, rows, rows_of(p.KrT, kChunkStride), U, kColumnStride, S, kColumnStride);
+  product<Into::kAdd>(Kp, columns, rows, rows_of(p.KrT, kChunkStride), U, kColumnStride, S, kColumnStride, p.ahead);
 }
 
 void kda_keep_T(const Problem& problem, const Chunk& chunk, const Prepared& p, const Kept& kept) {

@@ -11,9 +11,9 @@ namespace {
 // What turns the gate's input x of one value head into g.
 struct Gate {
   ops::GateKind kind;
-  float a;             // exp(A_log), 1 without A_log
+  float a;  // exp(A_log), 1 without A_log
   float lower_bound;
-  const float* bias;   // [K], or null
+  const float* bias;  // [K], or null
 };
 
 WARPGRAD_INLINE Gate gate_of(const kda::Problem& problem, int64_t head) {
@@ -35,7 +35,7 @@ WARPGRAD_INLINE void gate_row(const Gate& gate, int K, int Kp, float* x) {
     const Vec z = biased(gate, x, d, K);
     Vec g;
     if (gate.kind == ops::GateKind::kSoftplus) {
-      g = -gate.a * softplus(z);                   // g = -a softplus(x + bias)
+      g = -gate.a * softplus(z);  // g = -a softplus(x + bias)
     } else {
       g = gate.lower_bound * sigmoid(gate.a * z);  // g = lb sigmoid(a (x + bias))
     }
@@ -52,12 +52,12 @@ WARPGRAD_INLINE void gate_row_backward(const Gate& gate, int K, int Kp, const fl
     const Vec dg_d = load(dg + d);
     Vec dx, term;
     if (gate.kind == ops::GateKind::kSoftplus) {
-      dx = -gate.a * sigmoid(z) * dg_d;          // dx = -a sigmoid(x + bias) dg
-      term = -gate.a * softplus(z) * dg_d;       // dA_log = sum g dg
+      dx = -gate.a * sigmoid(z) * dg_d;     // dx = -a sigmoid(x + bias) dg
+      term = -gate.a * softplus(z) * dg_d;  // dA_log = sum g dg
     } else {
-      const Vec s = sigmoid(gate.a * z);         // dx = lb s (1 - s) a dg
+      const Vec s = sigmoid(gate.a * z);  // dx = lb s (1 - s) a dg
       dx = gate.lower_bound * gate.a * s * sigmoid(-gate.a * z) * dg_d;
-      term = dx * z;                             // dA_log = sum dx (x + bias)
+      term = dx * z;  // dA_log = sum dx (x + bias)
     }
     // A gate at its limit has no gradient, however infinite its other factor is.
     const IVec inside = lane_numbers() + d < K;

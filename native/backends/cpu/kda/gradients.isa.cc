@@ -23,25 +23,25 @@ using kda::Problem;
 
 // Views of the scratch memory; kda.cc sizes it by gradients_scratch_elems.
 struct Scratch {
-  float* ST;     // [Vp, k_stride]       transpose of S
-  float* dST;    // [Vp, k_stride]
-  float* E;      // [64, v_stride]
-  float* ET;     // [Vp, kChunkStride]
-  float* dQd;    // [64, k_stride]
-  float* dKd;    // [64, k_stride]
-  float* dKr;    // [64, k_stride]
-  float* dq;     // [64, k_stride]       parts of dq, dk+ and dk- from pairs i != j inside the chunk
+  float* ST;   // [Vp, k_stride]       transpose of S
+  float* dST;  // [Vp, k_stride]
+  float* E;    // [64, v_stride]
+  float* ET;   // [Vp, kChunkStride]
+  float* dQd;  // [64, k_stride]
+  float* dKd;  // [64, k_stride]
+  float* dKr;  // [64, k_stride]
+  float* dq;   // [64, k_stride]       parts of dq, dk+ and dk- from pairs i != j inside the chunk
   float* dk_plus;
   float* dk_minus;
-  float* right;  // [64, k_stride]       see pair_gradients; then prefix sums of dKr Kr
-  float* left;   // [32, k_stride]
-  float* sums;   // [32, k_stride]
-  float* dA;     // [4][32, kChunkStride]  of each block row: 16 rows of dAqk, 16 of dN; strictly lower
-  float* slow;   // [4][32, 16]            what belongs to slow rows in the diagonal blocks of dA
-  float* decayed;      // [Kp]   exp(G_C) rowsum(S dS)
-  float* d_bias;       // [Kp]
+  float* right;          // [64, k_stride]       see pair_gradients; then prefix sums of dKr Kr
+  float* left;           // [32, k_stride]
+  float* sums;           // [32, k_stride]
+  float* dA;             // [4][32, kChunkStride]  of each block row: 16 rows of dAqk, 16 of dN; strictly lower
+  float* slow;           // [4][32, 16]            what belongs to slow rows in the diagonal blocks of dA
+  float* decayed;        // [Kp]   exp(G_C) rowsum(S dS)
+  float* d_bias;         // [Kp]
   float* dAqk_diagonal;  // [64]
-  float* dbeta;        // [64]
+  float* dbeta;          // [64]
 };
 
 Scratch scratch_views(const Problem& problem, float* memory) {
@@ -97,10 +97,10 @@ void state_gradients(const Problem& problem, int rows, const Prepared& p, const 
     for (int c = 0; c < Vp; ++c) sum = fma(load(s.ST + int64_t(c) * ks + d), load(s.dST + int64_t(c) * ks + d), sum);
     store(s.decayed + d, load(p.exp_GC + d) * sum);
   }
-  product<Into::kStore>(rows, Kp, Vp, rows_of(adjoint.d_out, vs), s.ST, ks, s.dQd, ks);
+  product<Into::kStore>(rows, Kp, Vp, rows_of(adjoint.d_out, vs), s.ST, ks, s.dQd, ks, p.ahead);
   zero_rows(0, rows, Kp, s.dKd, ks);
-  product<Into::kSubtract>(rows, Kp, Vp, rows_of(adjoint.dR, vs), s.ST, ks, s.dKd, ks);
-  product<Into::kStore>(rows, Kp, Vp, rows_of(s.E, vs), s.dST, ks, s.dKr, ks);
+  product<Into::kSubtract>(rows, Kp, Vp, rows_of(adjoint.dR, vs), s.ST, ks, s.dKd, ks, p.ahead);
+  product<Into::kStore>(rows, Kp, Vp, rows_of(s.E, vs), s.dST, ks, s.dKr, ks, p.ahead);
   scale_rows(rows, Kp, p.beta, s.dKr, s.dKr, ks);  // U = beta E
 }
 
@@ -116,9 +116,9 @@ void score_gradients(const Problem& problem, int num_blocks, const Prepared& p, 
     float* dAqk = s.dA + block * 2 * kBlock * kChunkStride;
     float* dN = dAqk + kBlock * kChunkStride;
     product<Into::kStore>(kBlock, first + kBlock, Vp, rows_of(adjoint.d_out + first * vs, vs), s.ET, kChunkStride, dAqk,
-                          kChunkStride);
+                          kChunkStride, p.ahead);
     product<Into::kStore>(kBlock, first + kBlock, Vp, rows_of(adjoint.dR + first * vs, vs), s.ET, kChunkStride, dN,
-                          kChunkStride);
+                          kChunkStride, p.ahead);
     for (int i = 0; i < kBlock; ++i) {
       s.dAqk_diagonal[first + i] = p.beta[first + i] * dAqk[i * kChunkStride + first + i];
       for (int j = 0; j < first + kBlock; j += kLanes) {
@@ -191,7 +191,8 @@ void pair_gradients(const Problem& problem, int num_blocks, const Prepared& p, c
       }
     }
     product<Into::kStore>(2 * kBlock, Kp, first + kBlock,
-                          rows_of(s.dA + block * 2 * kBlock * kChunkStride, kChunkStride), s.right, ks, s.sums, ks);
+                          rows_of(s.dA + block * 2 * kBlock * kChunkStride, kChunkStride), s.right, ks, s.sums, ks,
+                          p.ahead);
     for (int i = 0; i < kBlock; ++i) {
       for (int d = 0; d < Kp; d += kLanes) {
         const int64_t at = int64_t(first + i) * ks + d;
@@ -219,8 +220,9 @@ void pair_gradients(const Problem& problem, int num_blocks, const Prepared& p, c
       }
     }
     const float* dA = s.dA + block * 2 * kBlock * kChunkStride;
-    product<Into::kAdd>(first, Kp, 2 * kBlock, columns_of(dA, kChunkStride), s.left, ks, s.dk_minus, ks);
-    product<Into::kStore>(kBlock, Kp, 2 * kBlock, columns_of(dA + first, kChunkStride), s.left, ks, s.sums, ks);
+    product<Into::kAdd>(first, Kp, 2 * kBlock, columns_of(dA, kChunkStride), s.left, ks, s.dk_minus, ks, p.ahead);
+    product<Into::kStore>(kBlock, Kp, 2 * kBlock, columns_of(dA + first, kChunkStride), s.left, ks, s.sums, ks,
+                          p.ahead);
     for (int j = 0; j < kBlock; ++j) {
       for (int d = 0; d < Kp; d += kLanes) {
         const int64_t at = int64_t(first + j) * ks + d;

@@ -127,7 +127,8 @@ void slow_row(const Problem& problem, int block, int row, const Prepared& p) {
 // Block row by block row: with "before" the row before block I,
 //   exp(G_i - G_j) = exp(G_i - G_before) exp(G_before - G_j)   for j in an earlier block: both factors at most 1,
 //                  = exp(G_i - G_before) / exp(G_j - G_before) for j in the same block, unless the row is slow.
-// KrT holds the right factors times k for the block row at hand; after the last one it is moved to the end of the chunk.
+// KrT holds the right factors times k for the block row at hand; after the last one it is moved to the end of the
+// chunk.
 void score_rows(const Problem& problem, int num_blocks, const Prepared& p) {
   const int Kp = problem.Kp, stride = problem.k_stride;
   float* left = p.scratch;                    // [32, stride]   exp(G_i - G_before) times k_i; q_i
@@ -159,7 +160,8 @@ void score_rows(const Problem& problem, int num_blocks, const Prepared& p) {
       }
     }
     transpose_matrix(kBlock, Kp, right, stride, p.KrT + first, kChunkStride);
-    product<Into::kStore>(2 * kBlock, columns, Kp, rows_of(left, stride), p.KrT, kChunkStride, scores, kChunkStride);
+    product<Into::kStore>(2 * kBlock, columns, Kp, rows_of(left, stride), p.KrT, kChunkStride, scores, kChunkStride,
+                          p.ahead);
     for (int i = 0; i < kBlock; ++i) {
       float* N = p.N + (first + i) * kChunkStride;
       float* Aqk = p.Aqk + (first + i) * kChunkStride;
@@ -180,8 +182,8 @@ void score_rows(const Problem& problem, int num_blocks, const Prepared& p) {
 // T_I,J = -T_II sum_b A_Ib T_bJ.
 void invert(int num_blocks, const Prepared& p) {
   constexpr int kVecs = kBlock / kLanes;
-  float* A = p.scratch;                      // [64, kChunkStride]
-  float* sums = A + kChunk * kChunkStride;   // [16, kChunkStride]
+  float* A = p.scratch;                     // [64, kChunkStride]
+  float* sums = A + kChunk * kChunkStride;  // [16, kChunkStride]
   for (int i = 0; i < num_blocks * kBlock; ++i) {
     for (int j = 0; j < kChunk; j += kLanes) {
       store(A + i * kChunkStride + j, load(p.N + i * kChunkStride + j) * load(p.beta + j));
@@ -204,10 +206,10 @@ void invert(int num_blocks, const Prepared& p) {
   for (int block = 1; block < num_blocks; ++block) {
     const int first = block * kBlock;
     float* T_row = p.T + first * kChunkStride;
-    product<Into::kStore>(kBlock, first, first, rows_of(A + first * kChunkStride, kChunkStride), p.T, kChunkStride, sums,
-                          kChunkStride);
+    product<Into::kStore>(kBlock, first, first, rows_of(A + first * kChunkStride, kChunkStride), p.T, kChunkStride,
+                          sums, kChunkStride, p.ahead);
     product<Into::kSubtract>(kBlock, first, kBlock, rows_of(T_row + first, kChunkStride), sums, kChunkStride, T_row,
-                             kChunkStride);
+                             kChunkStride, p.ahead);
   }
 }
 

@@ -5,22 +5,25 @@
 
 #include <cstdint>
 
+#include "backends/cpu/kda/prefetch.h"
 #include "core/dtype.h"
 #include "ops/kda.h"
 
 namespace warpgrad::cpu::kda {
 
 constexpr int kChunk = static_cast<int>(ops::kKdaChunk);
-constexpr int kBlock = 16;                     // rows of a sub-block; dimensions are padded with zeros to a multiple
+constexpr int kBlock = 16;  // rows of a sub-block; dimensions are padded with zeros to a multiple
 constexpr int kNumBlocks = kChunk / kBlock;
-constexpr float kNormEpsilon = 1e-6f;         // of the q/k norm
-constexpr int kColumns = 64;                   // value columns of the state that are worked on together
+constexpr float kNormEpsilon = 1e-6f;  // of the q/k norm
+constexpr int kColumns = 64;           // value columns of the state that are worked on together
 // Row strides that are an odd number of cache lines, so that a walk down a column visits all cache sets.
 constexpr int kPad = 16;
-constexpr int kChunkStride = kChunk + kPad;    // of [., 64] matrices over tokens
-constexpr int kColumnStride = kColumns + kPad; // of a block of state columns
+constexpr int kChunkStride = kChunk + kPad;     // of [., 64] matrices over tokens
+constexpr int kColumnStride = kColumns + kPad;  // of a block of state columns
 
-static constexpr int padded(int64_t n) { return static_cast<int>((n + kBlock - 1) / kBlock * kBlock); }
+static constexpr int padded(int64_t n) {
+  return static_cast<int>((n + kBlock - 1) / kBlock * kBlock);
+}
 
 // A tensor whose last dimension is dense: up to three strides, in elements, of the dimensions before it.
 struct Operand {
@@ -32,9 +35,9 @@ struct Operand {
 // At most 64 consecutive tokens of one sequence.
 struct Chunk {
   int64_t batch;
-  int64_t token;     // of the first row
+  int64_t token;  // of the first row
   int64_t sequence;
-  int rows;          // 1..64
+  int rows;  // 1..64
 };
 
 // A sequence: its chunks are numbered first_chunk, ..., first_chunk + num_chunks - 1.
@@ -45,9 +48,9 @@ struct Sequence {
 
 struct Problem {
   int64_t H, HV, K, V;
-  int group;              // value heads of a q/k head
-  int Kp, Vp;             // K and V padded
-  int k_stride, v_stride; // row strides of [64, K] and [64, V] matrices in the workspace
+  int group;               // value heads of a q/k head
+  int Kp, Vp;              // K and V padded
+  int k_stride, v_stride;  // row strides of [64, K] and [64, V] matrices in the workspace
   int num_column_blocks;
 
   float scale, lower_bound;
@@ -57,7 +60,7 @@ struct Problem {
   Operand q, k, v, g, beta;  // strides: batch, token, head
   const float* a_log;        // [HV] with stride a_log_stride, or null: a = 1
   int64_t a_log_stride;
-  const float* dt_bias;      // [HV, K] with row stride dt_bias_stride, or null
+  const float* dt_bias;  // [HV, K] with row stride dt_bias_stride, or null
   int64_t dt_bias_stride;
   Operand initial_state;     // strides: sequence, head, row
   Operand out, final_state;  // forward
@@ -79,27 +82,28 @@ struct Kept {
 // lies beyond that is undefined.
 struct Prepared {
   // Read by the recurrences.
-  float* Kd;    // [64, k_stride]
-  float* Qd;    // [64, k_stride]
-  float* KrT;   // [Kp, kChunkStride]   transpose of Kr
-  float* Aqk;   // [64, kChunkStride]   zero above the diagonal
-  float* T;     // [64, kChunkStride]   (I + N diag(beta))^-1
+  float* Kd;      // [64, k_stride]
+  float* Qd;      // [64, k_stride]
+  float* KrT;     // [Kp, kChunkStride]   transpose of Kr
+  float* Aqk;     // [64, kChunkStride]   zero above the diagonal
+  float* T;       // [64, kChunkStride]   (I + N diag(beta))^-1
   float* exp_GC;  // [Kp]
-  float* beta;  // [64]
+  float* beta;    // [64]
 
   // Read by the gradients.
-  float* N;        // [64, kChunkStride]
-  float* q;        // [64, k_stride]   after the norm, times scale
-  float* k;        // [64, k_stride]   after the norm
-  float* a;        // [64, k_stride]   exp(g)
-  float* in;       // [64, k_stride]   exp(G_i - G_before), "before" being the row before the 16-row block
-  float* inv_in;   // [64, k_stride]   1 / in where in >= kSmallestIn, else 0
-  float* out;      // [64, k_stride]   exp(G_end - G_i), "end" being the last row of the block
-  float* block;    // [4, Kp]          exp(G_end - G_before)
-  float* before;   // [4, Kp]          exp(G_before)
-  int* first_slow; // [4]  rows of the block from this one on don't use inv_in
+  float* N;         // [64, kChunkStride]
+  float* q;         // [64, k_stride]   after the norm, times scale
+  float* k;         // [64, k_stride]   after the norm
+  float* a;         // [64, k_stride]   exp(g)
+  float* in;        // [64, k_stride]   exp(G_i - G_before), "before" being the row before the 16-row block
+  float* inv_in;    // [64, k_stride]   1 / in where in >= kSmallestIn, else 0
+  float* out;       // [64, k_stride]   exp(G_end - G_i), "end" being the last row of the block
+  float* block;     // [4, Kp]          exp(G_end - G_before)
+  float* before;    // [4, Kp]          exp(G_before)
+  int* first_slow;  // [4]  rows of the block from this one on don't use inv_in
 
   float* scratch;  // prepare_scratch_elems()
+  Prefetch* ahead;
 };
 
 // One (chunk, value head) in the backward.
@@ -122,8 +126,7 @@ struct Kernels {
 
   // A block of columns of a state: from a tensor (zeros if absent), and to it (nothing if absent).
   void (*load_state)(const Problem&, const Operand&, int64_t sequence, int64_t head, int column_block, float* S);
-  void (*store_state)(const Problem&, const Operand&, int64_t sequence, int64_t head, int column_block,
-                      const float* S);
+  void (*store_state)(const Problem&, const Operand&, int64_t sequence, int64_t head, int column_block, const float* S);
 
   // Backward through one chunk for one block of columns: d_out, dU, dR, dv from dS; then dS to the chunk before.
   void (*backward_rows)(const Problem&, const Chunk&, int64_t head, int column_block, const Prepared&,

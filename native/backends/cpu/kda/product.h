@@ -2,9 +2,10 @@
 
 // The matrix product of the KDA kernels: C = A B, C + A B or C - A B for small float32 matrices that lie in cache, A by
 // rows or by columns. Unlike simd/gemm.h it subtracts, and it takes sides that are multiples of 16 only, so that the
-// small products of a chunk don't pay for ragged edges. Every element of C is one chain of multiply-adds in the order of
-// the inner dimension: its bits don't depend on m, n, or on where its tile lies.
+// small products of a chunk don't pay for ragged edges. Every element of C is one chain of multiply-adds in the order
+// of the inner dimension: its bits don't depend on m, n, or on where its tile lies.
 
+#include "backends/cpu/kda/prefetch.h"
 #include "backends/cpu/simd/micro_kernel.h"
 
 namespace warpgrad::cpu::WARPGRAD_ISA {
@@ -17,16 +18,21 @@ struct Left {
   int64_t stride;
   AOrder order;
 };
-WARPGRAD_INLINE Left rows_of(const float* data, int64_t stride) { return {data, stride, AOrder::kRowMajor}; }
-WARPGRAD_INLINE Left columns_of(const float* data, int64_t stride) { return {data, stride, AOrder::kColumnMajor}; }
+WARPGRAD_INLINE Left rows_of(const float* data, int64_t stride) {
+  return {data, stride, AOrder::kRowMajor};
+}
+WARPGRAD_INLINE Left columns_of(const float* data, int64_t stride) {
+  return {data, stride, AOrder::kColumnMajor};
+}
 
 // Divides 16 rows, unlike the 6 of kMicroRows.
 constexpr int kTileRows = kMicroRows == 8 ? 8 : 4;
 
 template <Into kInto, AOrder kOrder, int kVecs>
 inline void product_columns(int m, int inner, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
-                            float* c, int64_t c_stride) {
+                            float* c, int64_t c_stride, kda::Prefetch* ahead) {
   for (int i = 0; i < m; i += kTileRows) {
+    fetch_ahead(ahead);
     Vec acc[kTileRows][kVecs];
     float* c_tile = c + i * c_stride;
     for (int r = 0; r < kTileRows; ++r) {
@@ -47,27 +53,29 @@ inline void product_columns(int m, int inner, const float* a, int64_t a_stride, 
 
 template <Into kInto, AOrder kOrder>
 inline void product_in_order(int m, int n, int inner, const float* a, int64_t a_stride, const float* b,
-                             int64_t b_stride, float* c, int64_t c_stride) {
+                             int64_t b_stride, float* c, int64_t c_stride, kda::Prefetch* ahead) {
   int j = 0;
   for (; j + kMicroColumns <= n; j += kMicroColumns) {
-    product_columns<kInto, kOrder, kMicroVecs>(m, inner, a, a_stride, b + j, b_stride, c + j, c_stride);
+    product_columns<kInto, kOrder, kMicroVecs>(m, inner, a, a_stride, b + j, b_stride, c + j, c_stride, ahead);
   }
   for (; j < n; j += kLanes) {
-    product_columns<kInto, kOrder, 1>(m, inner, a, a_stride, b + j, b_stride, c + j, c_stride);
+    product_columns<kInto, kOrder, 1>(m, inner, a, a_stride, b + j, b_stride, c + j, c_stride, ahead);
   }
 }
 
 template <Into kInto>
-inline void product(int m, int n, int inner, Left a, const float* b, int64_t b_stride, float* c, int64_t c_stride) {
+inline void product(int m, int n, int inner, Left a, const float* b, int64_t b_stride, float* c, int64_t c_stride,
+                    kda::Prefetch* ahead) {
   if (a.order == AOrder::kRowMajor) {
-    product_in_order<kInto, AOrder::kRowMajor>(m, n, inner, a.data, a.stride, b, b_stride, c, c_stride);
+    product_in_order<kInto, AOrder::kRowMajor>(m, n, inner, a.data, a.stride, b, b_stride, c, c_stride, ahead);
   } else {
-    product_in_order<kInto, AOrder::kColumnMajor>(m, n, inner, a.data, a.stride, b, b_stride, c, c_stride);
+    product_in_order<kInto, AOrder::kColumnMajor>(m, n, inner, a.data, a.stride, b, b_stride, c, c_stride, ahead);
   }
 }
 
 // to[j][i] = from[i][j]; both sizes multiples of 16.
-inline void transpose_matrix(int rows, int columns, const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+inline void transpose_matrix(int rows, int columns, const float* from, int64_t from_stride, float* to,
+                             int64_t to_stride) {
   for (int i = 0; i < rows; i += kLanes) {
     for (int j = 0; j < columns; j += kLanes) {
       Vec tile[kLanes];

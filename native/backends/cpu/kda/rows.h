@@ -8,7 +8,9 @@
 namespace warpgrad::cpu::WARPGRAD_ISA {
 namespace {
 
-WARPGRAD_INLINE int smaller(int x, int y) { return x < y ? x : y; }
+WARPGRAD_INLINE int smaller(int x, int y) {
+  return x < y ? x : y;
+}
 
 WARPGRAD_INLINE int64_t offset_of(const kda::Operand& x, int64_t i0, int64_t i1, int64_t i2) {
   return i0 * x.strides[0] + i1 * x.strides[1] + i2 * x.strides[2];
@@ -68,8 +70,8 @@ inline void zero_rows(int first, int last, int columns, float* to, int64_t strid
 }
 
 // Rows `chunk` of one head, columns [first_column, first_column + count), zero rows up to a multiple of 16.
-inline void load_chunk_rows(const kda::Operand& from, const kda::Chunk& chunk, int64_t head, int first_column, int count,
-                     float* to, int64_t stride) {
+inline void load_chunk_rows(const kda::Operand& from, const kda::Chunk& chunk, int64_t head, int first_column,
+                            int count, float* to, int64_t stride) {
   for (int i = 0; i < chunk.rows; ++i) {
     load_row(from, offset_of(from, chunk.batch, chunk.token + i, head) + first_column, count, to + i * stride);
   }
@@ -77,7 +79,7 @@ inline void load_chunk_rows(const kda::Operand& from, const kda::Chunk& chunk, i
 }
 
 inline void store_chunk_rows(const kda::Operand& to, const kda::Chunk& chunk, int64_t head, int first_column, int count,
-                      const float* from, int64_t stride) {
+                             const float* from, int64_t stride) {
   for (int i = 0; i < chunk.rows; ++i) {
     store_row(to, offset_of(to, chunk.batch, chunk.token + i, head) + first_column, count, from + i * stride);
   }

@@ -32,7 +32,7 @@ struct ForwardMemory {
   float* scratch;
 };
 int64_t forward_memory_elems(const Problem& problem);
-ForwardMemory forward_memory(const Problem& problem, float* memory);
+ForwardMemory forward_memory(const Problem& problem, float* memory, Prefetch* ahead);
 
 // The forward of one sequence and head.
 void forward_sequence(const Problem& problem, const Kernels& kernels, const Sequence& sequence, int64_t n, int64_t head,

@@ -115,16 +115,22 @@ int64_t rest_elems(const Problem& problem) {
 int64_t state_elems(const Problem& problem) {
   return int64_t(problem.num_column_blocks) * problem.Kp * kColumnStride;
 }
-int64_t rows_elems(const Problem& problem) { return int64_t(kChunk) * problem.v_stride; }
-int64_t qk_rows_elems(const Problem& problem) { return int64_t(kChunk) * problem.k_stride; }
-int64_t forward_scratch_elems(const Problem&) { return 3 * int64_t(kChunk) * kColumnStride; }
+int64_t rows_elems(const Problem& problem) {
+  return int64_t(kChunk) * problem.v_stride;
+}
+int64_t qk_rows_elems(const Problem& problem) {
+  return int64_t(kChunk) * problem.k_stride;
+}
+int64_t forward_scratch_elems(const Problem&) {
+  return 3 * int64_t(kChunk) * kColumnStride;
+}
 int64_t gradients_scratch_elems(const Problem& problem) {
   return int64_t(problem.Vp) * (2 * problem.k_stride + kChunkStride) + rows_elems(problem) +
          7 * qk_rows_elems(problem) + 4 * kBlock * int64_t(problem.k_stride) +
          kNumBlocks * 2 * kBlock * (kChunkStride + kBlock) + 2 * problem.Kp + 2 * kChunk;
 }
 
-Prepared prepared_views(const Problem& problem, float* record, float* rest) {
+Prepared prepared_views(const Problem& problem, float* record, float* rest, Prefetch* ahead) {
   const auto take = [](float*& memory, int64_t count) {
     float* part = memory;
     memory += count;
@@ -150,7 +156,50 @@ Prepared prepared_views(const Problem& problem, float* record, float* rest) {
   p.before = take(rest, int64_t(kNumBlocks) * problem.Kp);
   p.first_slow = reinterpret_cast<int*>(take(rest, kBlock));
   p.scratch = rest;
+  p.ahead = ahead;
   return p;
+}
+
+namespace {
+void add_rows(Prefetch& ahead, const Operand& operand, const Chunk& chunk, int64_t head, int64_t columns, bool write) {
+  if (!operand.data) return;
+  const int64_t bytes = dtype_bytes(operand.dtype);
+  const int64_t first = chunk.batch * operand.strides[0] + chunk.token * operand.strides[1] + head * operand.strides[2];
+  ahead.tensors[ahead.num_tensors++] = {static_cast<const char*>(operand.data) + first * bytes,
+                                        operand.strides[1] * bytes, static_cast<int>(columns * bytes), chunk.rows,
+                                        write};
+}
+void add_matrix(Prefetch& ahead, const float* data, int64_t rows, int64_t columns) {
+  const int row_bytes = static_cast<int>(columns * sizeof(float));
+  ahead.tensors[ahead.num_tensors++] = {reinterpret_cast<const char*>(data), row_bytes, row_bytes,
+                                        static_cast<int>(rows), false};
+}
+}  // namespace
+
+Prefetch forward_prefetch(const Problem& problem, const Chunk& chunk, int64_t head) {
+  Prefetch ahead;
+  add_rows(ahead, problem.q, chunk, head / problem.group, problem.K, false);
+  add_rows(ahead, problem.k, chunk, head / problem.group, problem.K, false);
+  add_rows(ahead, problem.g, chunk, head, problem.K, false);
+  add_rows(ahead, problem.v, chunk, head, problem.V, false);
+  add_rows(ahead, problem.out, chunk, head, problem.V, true);
+  return ahead;
+}
+
+Prefetch backward_prefetch(const Problem& problem, const Chunk& chunk, int64_t head, const Kept& kept) {
+  Prefetch ahead;
+  add_rows(ahead, problem.q, chunk, head / problem.group, problem.K, false);
+  add_rows(ahead, problem.k, chunk, head / problem.group, problem.K, false);
+  add_rows(ahead, problem.g, chunk, head, problem.K, false);
+  add_matrix(ahead, kept.T, chunk.rows, kChunk);
+  add_rows(ahead, problem.d_out, chunk, head, problem.V, false);
+  add_matrix(ahead, kept.E, chunk.rows, problem.V);
+  add_matrix(ahead, kept.S, problem.K, problem.V);
+  add_rows(ahead, problem.dv, chunk, head, problem.V, true);
+  add_rows(ahead, problem.dg, chunk, head, problem.K, true);
+  add_rows(ahead, problem.dq, chunk, head / problem.group, problem.K, true);
+  add_rows(ahead, problem.dk, chunk, head / problem.group, problem.K, true);
+  return ahead;
 }
 
 Kept KeptTensors::at(const Problem& problem, int64_t chunk, int64_t head) const {

@@ -34,7 +34,11 @@ int64_t qk_rows_elems(const Problem& problem);  // [64, k_stride]
 int64_t forward_scratch_elems(const Problem& problem);
 int64_t gradients_scratch_elems(const Problem& problem);
 
-Prepared prepared_views(const Problem& problem, float* record, float* rest);
+Prepared prepared_views(const Problem& problem, float* record, float* rest, Prefetch* ahead);
+
+// What a chunk of one head will read and write.
+Prefetch forward_prefetch(const Problem& problem, const Chunk& chunk, int64_t head);
+Prefetch backward_prefetch(const Problem& problem, const Chunk& chunk, int64_t head, const Kept& kept);
 
 // Where the tensors that the forward keeps lie: [chunks, heads, ...] each, from one chunk and head on.
 struct KeptTensors {
