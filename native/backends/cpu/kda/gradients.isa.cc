@@ -21,21 +21,24 @@ using kda::Operand;
 using kda::Prepared;
 using kda::Problem;
 
-// Views of the scratch memory; kda.cc sizes it by gradients_scratch_elems.
+// Views of the scratch memory, gradients_scratch_elems floats. Parts that are not needed at the same time share memory,
+// so that a chunk's backward fits in the second-level cache for K = V = 128.
 struct Scratch {
-  float* ST;   // [Vp, k_stride]       transpose of S
-  float* dST;  // [Vp, k_stride]
-  float* E;    // [64, v_stride]
-  float* ET;   // [Vp, kChunkStride]
-  float* dQd;  // [64, k_stride]
-  float* dKd;  // [64, k_stride]
-  float* dKr;  // [64, k_stride]
-  float* dq;   // [64, k_stride]       parts of dq, dk+ and dk- from pairs i != j inside the chunk
-  float* dk_plus;
-  float* dk_minus;
-  float* right;          // [64, k_stride]       see pair_gradients; then prefix sums of dKr Kr
-  float* left;           // [32, k_stride]
-  float* sums;           // [32, k_stride]
+  // Until pair_gradients.
+  float* state_T;  // [Vp, k_stride]      transpose of S, then of dS
+  float* E;        // [64, v_stride]
+  float* ET;       // [Vp, kChunkStride]  first some rows of S
+  // From pair_gradients on, in their place.
+  float* dq;       // [64, k_stride]      parts of dq and dk+ from pairs i != j inside the chunk
+  float* dk_plus;  // [64, k_stride]
+  float* right;    // [64, k_stride]      see pair_gradients; then sums for dg
+  float* left;     // [32, k_stride]
+  float* sums;     // [32, k_stride]
+  // Always.
+  float* dQd;            // [64, k_stride]
+  float* dKd;            // [64, k_stride]
+  float* dKr;            // [64, k_stride]
+  float* dk_minus;       // [64, k_stride]
   float* dA;             // [4][32, kChunkStride]  of each block row: 16 rows of dAqk, 16 of dN; strictly lower
   float* slow;           // [4][32, 16]            what belongs to slow rows in the diagonal blocks of dA
   float* decayed;        // [Kp]   exp(G_C) rowsum(S dS)
@@ -46,31 +49,27 @@ struct Scratch {
 
 Scratch scratch_views(const Problem& problem, float* memory) {
   const int64_t ks = problem.k_stride, vs = problem.v_stride, Vp = problem.Vp;
-  const auto take = [&](int64_t count) {
+  const auto take = [&](int64_t count, int64_t other_count) {
     float* part = memory;
-    memory += count;
+    memory += count > other_count ? count : other_count;
     return part;
   };
   Scratch s;
-  s.ST = take(Vp * ks);
-  s.dST = take(Vp * ks);
-  s.E = take(kChunk * vs);
-  s.ET = take(Vp * kChunkStride);
-  s.dQd = take(kChunk * ks);
-  s.dKd = take(kChunk * ks);
-  s.dKr = take(kChunk * ks);
-  s.dq = take(kChunk * ks);
-  s.dk_plus = take(kChunk * ks);
-  s.dk_minus = take(kChunk * ks);
-  s.right = take(kChunk * ks);
-  s.left = take(2 * kBlock * ks);
-  s.sums = take(2 * kBlock * ks);
-  s.dA = take(kNumBlocks * 2 * kBlock * kChunkStride);
-  s.slow = take(kNumBlocks * 2 * kBlock * kBlock);
-  s.decayed = take(problem.Kp);
-  s.d_bias = take(problem.Kp);
-  s.dAqk_diagonal = take(kChunk);
-  s.dbeta = take(kChunk);
+  s.state_T = s.dq = take(Vp * ks, 2 * kChunk * ks);
+  s.dk_plus = s.dq + kChunk * ks;
+  s.E = s.right = take(kChunk * vs, kChunk * ks);
+  s.ET = s.left = take(Vp * kChunkStride, 4 * kBlock * ks);
+  s.sums = s.left + 2 * kBlock * ks;
+  s.dQd = take(kChunk * ks, 0);
+  s.dKd = take(kChunk * ks, 0);
+  s.dKr = take(kChunk * ks, 0);
+  s.dk_minus = take(kChunk * ks, 0);
+  s.dA = take(kNumBlocks * 2 * kBlock * kChunkStride, 0);
+  s.slow = take(kNumBlocks * 2 * kBlock * kBlock, 0);
+  s.decayed = take(problem.Kp, 0);
+  s.d_bias = take(problem.Kp, 0);
+  s.dAqk_diagonal = take(kChunk, 0);
+  s.dbeta = take(kChunk, 0);
   return s;
 }
 
@@ -80,27 +79,29 @@ void state_gradients(const Problem& problem, int rows, const Prepared& p, const 
   const int K = static_cast<int>(problem.K), V = static_cast<int>(problem.V), Kp = problem.Kp, Vp = problem.Vp;
   const int ks = problem.k_stride, vs = problem.v_stride;
   const Operand from{kept.S, DType::kFloat32, {}};
-  float* S_rows = s.dKd;  // [16, v_stride], before dKd itself is there
+  float* S_rows = s.ET;  // [16, v_stride]
   for (int d = 0; d < Kp; d += kBlock) {
     for (int r = 0; r < kBlock; ++r) {
+      if (d + r >= K) zero_rows(r, r + 1, Vp, S_rows, vs);
       if (d + r < K) load_row(from, int64_t(d + r) * V, V, S_rows + r * vs);
+      Vec sum{};
+      for (int c = 0; c < Vp; c += kLanes) {
+        const int64_t block = c / kColumns * int64_t(Kp);
+        const float* dS = adjoint.dS + (block + d + r) * kColumnStride + c % kColumns;
+        sum = fma(load(S_rows + r * vs + c), load(dS), sum);
+      }
+      s.decayed[d + r] = p.exp_GC[d + r] * reduce_add(sum);
     }
-    if (d + kBlock > K) zero_rows(K - d, kBlock, Vp, S_rows, vs);
-    transpose_matrix(kBlock, Vp, S_rows, vs, s.ST + d, ks);
+    transpose_matrix(kBlock, Vp, S_rows, vs, s.state_T + d, ks);
   }
+  product<Into::kStore>(rows, Kp, Vp, rows_of(adjoint.d_out, vs), s.state_T, ks, s.dQd, ks, p.ahead);
+  zero_rows(0, rows, Kp, s.dKd, ks);
+  product<Into::kSubtract>(rows, Kp, Vp, rows_of(adjoint.dR, vs), s.state_T, ks, s.dKd, ks, p.ahead);
   for (int first = 0; first < Vp; first += kColumns) {
     transpose_matrix(Kp, smaller(kColumns, Vp - first), adjoint.dS + int64_t(first) / kColumns * Kp * kColumnStride,
-                     kColumnStride, s.dST + int64_t(first) * ks, ks);
+                     kColumnStride, s.state_T + int64_t(first) * ks, ks);
   }
-  for (int d = 0; d < Kp; d += kLanes) {
-    Vec sum{};
-    for (int c = 0; c < Vp; ++c) sum = fma(load(s.ST + int64_t(c) * ks + d), load(s.dST + int64_t(c) * ks + d), sum);
-    store(s.decayed + d, load(p.exp_GC + d) * sum);
-  }
-  product<Into::kStore>(rows, Kp, Vp, rows_of(adjoint.d_out, vs), s.ST, ks, s.dQd, ks, p.ahead);
-  zero_rows(0, rows, Kp, s.dKd, ks);
-  product<Into::kSubtract>(rows, Kp, Vp, rows_of(adjoint.dR, vs), s.ST, ks, s.dKd, ks, p.ahead);
-  product<Into::kStore>(rows, Kp, Vp, rows_of(s.E, vs), s.dST, ks, s.dKr, ks, p.ahead);
+  product<Into::kStore>(rows, Kp, Vp, rows_of(s.E, vs), s.state_T, ks, s.dKr, ks, p.ahead);
   scale_rows(rows, Kp, p.beta, s.dKr, s.dKr, ks);  // U = beta E
 }
 

@@ -125,9 +125,10 @@ int64_t forward_scratch_elems(const Problem&) {
   return 3 * int64_t(kChunk) * kColumnStride;
 }
 int64_t gradients_scratch_elems(const Problem& problem) {
-  return int64_t(problem.Vp) * (2 * problem.k_stride + kChunkStride) + rows_elems(problem) +
-         7 * qk_rows_elems(problem) + 4 * kBlock * int64_t(problem.k_stride) +
-         kNumBlocks * 2 * kBlock * (kChunkStride + kBlock) + 2 * problem.Kp + 2 * kChunk;
+  const int64_t Vp = problem.Vp, qk_rows = qk_rows_elems(problem);
+  const int64_t shared = std::max(Vp * problem.k_stride, 2 * qk_rows) + std::max(rows_elems(problem), qk_rows) +
+                         std::max(Vp * kChunkStride, qk_rows);
+  return shared + 4 * qk_rows + kNumBlocks * 2 * kBlock * (kChunkStride + kBlock) + 2 * problem.Kp + 2 * kChunk;
 }
 
 Prepared prepared_views(const Problem& problem, float* record, float* rest, Prefetch* ahead) {
