@@ -7,7 +7,6 @@
 namespace warpgrad::cpu::WARPGRAD_ISA {
 namespace {
 
-constexpr int kKeyTile = 64;
 constexpr int kMaxDim = 256;
 constexpr float kNegativeInfinity = -__builtin_inff();
 
