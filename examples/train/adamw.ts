@@ -1,11 +1,11 @@
 /** AdamW: Adam with weight decay apart from the gradient, after clipping the gradient's norm. */
 
 export const HYPERPARAMETERS = {
-  peakRate: 4e-3,
+  peakRate: 6e-3,
   finalRate: 2e-4,
   warmupSteps: 30,
   /** The rate falls along a cosine up to this step and stays there, so it depends on the step alone and not on the end. */
-  decaySteps: 600,
+  decaySteps: 1000,
   beta1: 0.9,
   beta2: 0.97,
   epsilon: 1e-8,

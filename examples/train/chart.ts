@@ -7,7 +7,9 @@ import type { Baselines } from './baselines';
 import type { CurvePoint } from './trainer';
 
 const FONT = 'DejaVu Sans';
-const COLOURS = { training: '#9ecae9', heldOut: '#1f5fa8', baseline: '#b5532a' };
+const COLOURS = { training: '#7fb2dd', heldOut: '#17477e', baseline: '#b5532a' };
+/** Steps to either side in the mean that is drawn over the training losses. */
+const SMOOTHING = 10;
 
 export interface Curves {
   readonly title: string;
@@ -37,46 +39,45 @@ export async function writeChart(folder: string, curves: Curves): Promise<void> 
 }
 
 function specification({ title, subtitle, train, validation, baselines }: Curves): TopLevelSpec {
-  const lines = [
-    ...train.map((point) => ({ ...point, series: 'training' })),
-    ...validation.map((point) => ({ ...point, series: 'held-out' })),
+  const rules = [
+    { loss: baselines.unigram, label: `unigram model ${baselines.unigram.toFixed(2)}` },
+    { loss: baselines.bigram, label: `bigram model ${baselines.bigram.toFixed(2)}` },
   ];
-  const rules = Object.entries<number>({ ...baselines }).map(([name, loss]) => ({
-    loss,
-    label: `${name} model, ${loss.toFixed(2)}`,
-  }));
-  const last = train.at(-1)?.step ?? 1;
   const quantity = 'quantitative' as const;
-  const x = {
-    field: 'step',
-    type: quantity,
-    title: 'step',
-    scale: { domain: [0, last], nice: false },
-    axis: { grid: false },
-  };
+  const scale = { domain: [0, train.at(-1)?.step ?? 1], nice: false };
+  const x = { field: 'step', type: quantity, title: 'step', scale, axis: { grid: false } };
   const y = { field: 'loss', type: quantity, title: 'cross-entropy, nats a byte', scale: { zero: true } };
-  const color = {
-    field: 'series',
-    type: 'nominal' as const,
+  const series = (name: string) => ({
+    datum: name,
     scale: { domain: ['training', 'held-out'], range: [COLOURS.training, COLOURS.heldOut] },
-    legend: { title: null, orient: 'top-right' as const, offset: 8, symbolType: 'stroke', symbolStrokeWidth: 3 },
-  };
-  const only = (series: string) => [{ filter: { field: 'series', equal: series } }];
+    legend: {
+      title: null,
+      orient: 'top-right' as const,
+      offset: 8,
+      symbolType: 'stroke',
+      symbolStrokeWidth: 3,
+      symbolOpacity: 1,
+    },
+  });
   return {
     ...{ width: 720, height: 400, padding: 16, background: 'white' },
     title: { text: title, subtitle, anchor: 'start', offset: 14 },
     layer: [
       {
-        data: { values: lines },
-        transform: only('training'),
-        mark: { type: 'line', strokeWidth: 1.2 },
-        encoding: { x, y, color },
+        data: { values: [...train] },
+        mark: { type: 'line', strokeWidth: 1, opacity: 0.3 },
+        encoding: { x, y, color: series('training') },
       },
       {
-        data: { values: lines },
-        transform: only('held-out'),
-        mark: { type: 'line', strokeWidth: 2.4, point: { size: 36 } },
-        encoding: { x, y, color },
+        data: { values: [...train] },
+        transform: [{ window: [{ op: 'mean', field: 'loss', as: 'mean' }], frame: [-SMOOTHING, SMOOTHING] }],
+        mark: { type: 'line', strokeWidth: 2 },
+        encoding: { x, y: { ...y, field: 'mean' }, color: series('training') },
+      },
+      {
+        data: { values: [...validation] },
+        mark: { type: 'line', strokeWidth: 2.4, point: { size: 40 } },
+        encoding: { x, y, color: series('held-out') },
       },
       {
         data: { values: rules },
@@ -85,8 +86,8 @@ function specification({ title, subtitle, train, validation, baselines }: Curves
       },
       {
         data: { values: rules },
-        mark: { type: 'text', align: 'left', dx: 6, dy: -7, color: COLOURS.baseline, fontSize: 12 },
-        encoding: { x: { value: 0 }, y, text: { field: 'label' } },
+        mark: { type: 'text', align: 'right', dx: -6, dy: -8, color: COLOURS.baseline, fontSize: 12 },
+        encoding: { x: { value: 'width' }, y, text: { field: 'label' } },
       },
     ],
     config: {

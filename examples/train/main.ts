@@ -18,7 +18,7 @@ import type { Text } from './text';
 import { newRun, Trainer } from './trainer';
 import type { RunState } from './trainer';
 
-const VALIDATION_INTERVAL = 50;
+const VALIDATION_INTERVAL = 100;
 /** Windows of a validation during the training; the one at the end takes the whole split. */
 const VALIDATION_WINDOWS = 16;
 
@@ -40,19 +40,19 @@ async function main(): Promise<void> {
   const baselines = measureBaselines(text);
   const { train, validation, alphabet } = text;
   output.write(
-    `text       ${text.name}: ${train.length} bytes to learn, ${validation.length} held out, ${alphabet.length} distinct\n` +
-      `model      ${trainer.parameterCount} parameters, one KDA layer and one attention layer on ${device}\n` +
+    `text       ${text.name}: ${train.length.toLocaleString('en')} bytes to learn, ${validation.length.toLocaleString('en')} held out, ${alphabet.length} distinct\n` +
+      `model      ${trainer.parameterCount.toLocaleString('en')} parameters, one KDA layer and one attention layer on ${device}\n` +
       `baselines  unigram ${nats(baselines.unigram)}, bigram ${nats(baselines.bigram)}\n`,
   );
 
   const speed = await runSteps(trainer, options, output, interruption);
   const checkpoint = options.save ?? path.join(options.out, 'checkpoint.safetensors');
   if (options.save !== undefined || interruption.requested) saveCheckpoint(checkpoint, state, text);
-  interruption.end();
   if (state.step < options.steps) {
     output.write(`stopped after step ${state.step}; go on with: ${resumeCommand(checkpoint, options)}\n`);
     return;
   }
+  interruption.end();
   await writeReport({ trainer, text, baselines, speed, options, output });
 }
 
@@ -67,8 +67,10 @@ async function runSteps(
   const progress = new Progress(output, state.step, options.steps);
   while (state.step < options.steps && !interruption.requested) {
     const loss = trainer.trainStep();
-    const isDue = state.step % VALIDATION_INTERVAL === 0 && state.step < options.steps;
-    progress.step(state.step, loss, isDue ? trainer.validate(VALIDATION_WINDOWS) : undefined);
+    if (state.step % VALIDATION_INTERVAL === 0) {
+      state.validationCurve.push({ step: state.step, loss: trainer.validate(VALIDATION_WINDOWS) });
+    }
+    progress.step(state.step, loss, state.validationCurve.at(-1)?.loss);
     // Lets signals and the terminal have their turn.
     await nextTurn();
   }

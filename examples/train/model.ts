@@ -17,7 +17,7 @@ export interface ModelConfig {
   readonly lookback: number;
 }
 
-export const DEFAULT_CONFIG = { width: 128, heads: 2, hidden: 384, gateRank: 32, lookback: 4 } as const;
+export const DEFAULT_CONFIG = { width: 128, heads: 4, hidden: 384, gateRank: 32, lookback: 4 } as const;
 
 export type Parameters = Readonly<Record<string, tf.Variable>>;
 

@@ -2,7 +2,7 @@
 import { SingleBar } from 'cli-progress';
 import { TOKENS_PER_STEP } from './trainer';
 
-const LINE_INTERVAL = 25;
+const LINE_INTERVAL = 50;
 /** The loss shown is an exponential mean over about so many steps. */
 const SMOOTHING_STEPS = 10;
 
@@ -13,7 +13,6 @@ export class Progress {
   readonly #last: number;
   readonly #start = performance.now();
   #loss: number | undefined;
-  #validation = '–';
 
   constructor(output: NodeJS.WriteStream, first: number, last: number) {
     this.#output = output;
@@ -35,12 +34,12 @@ export class Progress {
     }
   }
 
-  step(step: number, loss: number, validation?: number): void {
+  /** After a step: its training loss and the last held-out loss, if there is one. */
+  step(step: number, loss: number, validation: number | undefined): void {
     this.#loss = this.#loss === undefined ? loss : this.#loss + (loss - this.#loss) / SMOOTHING_STEPS;
-    if (validation !== undefined) this.#validation = validation.toFixed(3);
     const shown = {
       loss: this.#loss.toFixed(3),
-      validation: this.#validation,
+      validation: validation?.toFixed(3) ?? '–',
       speed: this.tokensPerSecond(step).toFixed(0),
     };
     this.#bar?.update(step, shown);

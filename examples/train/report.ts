@@ -11,6 +11,7 @@ import type { Trainer } from './trainer';
 
 const PROMPT_TOKENS = 64;
 const SAMPLE_TOKENS = 400;
+const NEWLINE = 10;
 
 interface Run {
   readonly trainer: Trainer;
@@ -33,38 +34,45 @@ function bits(loss: number): number {
 export async function writeReport({ trainer, text, baselines, speed, options, output }: Run): Promise<void> {
   const { state, placement } = trainer;
   const loss = trainer.validate();
-  state.validationCurve.push({ step: state.step, loss });
-  const prompt = text.validation.subarray(0, PROMPT_TOKENS);
-  const [start, passage] = [prompt, sample(trainer, prompt, SAMPLE_TOKENS)].map((t) => decode(t, text.alphabet)) as [
-    string,
-    string,
-  ];
+  const prompt = promptOf(text);
+  const start = decode(prompt, text.alphabet);
+  const passage = decode(sample(trainer, prompt, SAMPLE_TOKENS), text.alphabet);
   const summary = {
-    ...{
-      text: text.name,
-      device: placement.device,
-      seed: state.seed,
-      steps: state.step,
-      tokensPerSecond: Math.round(speed),
-    },
-    ...{ parameters: trainer.parameterCount, validation: both(loss) },
-    ...{ unigram: both(baselines.unigram), bigram: both(baselines.bigram), prompt: start, sample: passage },
+    text: text.name,
+    device: placement.device,
+    seed: state.seed,
+    steps: state.step,
+    parameters: trainer.parameterCount,
+    tokensPerSecond: Math.round(speed),
+    validation: both(loss),
+    unigram: both(baselines.unigram),
+    bigram: both(baselines.bigram),
+    prompt: start,
+    sample: passage,
   };
   writeFileSync(path.join(options.out, 'summary.json'), `${JSON.stringify(summary, null, 2)}\n`);
   writeFileSync(path.join(options.out, 'sample.txt'), start + passage);
   await writeChart(options.out, {
     title: 'A language model of one KDA layer and one attention layer',
-    subtitle: `${text.name}, ${trainer.parameterCount} parameters, held-out loss ${loss.toFixed(2)} after ${state.step} steps`,
+    subtitle: `${text.name}, ${trainer.parameterCount.toLocaleString('en')} parameters, held-out loss ${loss.toFixed(2)} after ${state.step} steps`,
     train: state.trainCurve,
-    validation: state.validationCurve,
+    // The loss over the whole split takes the place of the one over a part of it.
+    validation: [...state.validationCurve.filter(({ step }) => step < state.step), { step: state.step, loss }],
     baselines,
   });
   output.write(
     `\nheld-out   ${nats(loss)} after ${state.step} steps\nbigram     ${nats(baselines.bigram)}\n` +
-      `unigram    ${nats(baselines.unigram)}\n\nsample, after the first ${PROMPT_TOKENS} held-out bytes:\n\n${start}▸${passage}\n\n` +
+      `unigram    ${nats(baselines.unigram)}\n\nsample, after ${PROMPT_TOKENS} held-out bytes:\n\n${start}▸${passage}\n\n` +
       `${path.join(options.out, 'loss.svg')}, loss.png, sample.txt, summary.json\n`,
   );
   if (options.json) process.stdout.write(`${JSON.stringify(summary)}\n`);
+}
+
+/** From the second line of the held-out text on: the split may have cut the first one. */
+function promptOf({ validation, alphabet }: Text): Uint8Array {
+  const start = validation.indexOf(alphabet.indexOf(NEWLINE)) + 1;
+  const fits = start + PROMPT_TOKENS <= validation.length;
+  return validation.subarray(fits ? start : 0).subarray(0, PROMPT_TOKENS);
 }
 
 function both(loss: number) {

@@ -11,7 +11,7 @@ import { randomWindows, windowsAt } from './text';
 import type { Text, Windows } from './text';
 
 export const CONTEXT = 256;
-const BATCH = 4;
+const BATCH = 2;
 export const TOKENS_PER_STEP = BATCH * CONTEXT;
 
 export interface CurvePoint {
