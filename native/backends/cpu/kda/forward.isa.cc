@@ -7,7 +7,6 @@
 namespace warpgrad::cpu::WARPGRAD_ISA {
 
 using kda::Chunk;
-using kda::kBlock;
 using kda::kChunk;
 using kda::kChunkStride;
 using kda::kColumns;
@@ -37,10 +36,7 @@ void kda_forward_step(const Problem& problem, const Chunk& chunk, int64_t head, 
   product<Into::kSubtract>(rows, columns, Kp, rows_of(p.Kd, problem.k_stride), S, kColumnStride, R, kColumnStride,
                            p.ahead);
   // E = (I + N diag(beta))^-1 R: what the delta rule writes, before its factor beta
-  for (int i = 0; i < rows; i += kBlock) {
-    product<Into::kStore>(kBlock, columns, i + kBlock, rows_of(p.T + i * kChunkStride, kChunkStride), R, kColumnStride,
-                          E + i * kColumnStride, kColumnStride, p.ahead);
-  }
+  lower_product<Into::kStore>(rows, columns, p.T, kChunkStride, R, E, kColumnStride, p.ahead);
   if (kept.E) {
     const Operand to{kept.E, DType::kFloat32, {}};
     zero_rows(chunk.rows, kChunk, columns, E, kColumnStride);
@@ -52,10 +48,7 @@ void kda_forward_step(const Problem& problem, const Chunk& chunk, int64_t head, 
     // o = Qd S + Aqk U
     product<Into::kStore>(rows, columns, Kp, rows_of(p.Qd, problem.k_stride), S, kColumnStride, o, kColumnStride,
                           p.ahead);
-    for (int i = 0; i < rows; i += kBlock) {
-      product<Into::kAdd>(kBlock, columns, i + kBlock, rows_of(p.Aqk + i * kChunkStride, kChunkStride), U,
-                          kColumnStride, o + i * kColumnStride, kColumnStride, p.ahead);
-    }
+    lower_product<Into::kAdd>(rows, columns, p.Aqk, kChunkStride, U, o, kColumnStride, p.ahead);
     store_chunk_rows(problem.out, chunk, head, first_column, count, o, kColumnStride);
   }
   // S' = exp(G_C) S + Kr^T U

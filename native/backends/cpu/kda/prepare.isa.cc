@@ -208,8 +208,7 @@ void invert(int num_blocks, const Prepared& p) {
     float* T_row = p.T + first * kChunkStride;
     product<Into::kStore>(kBlock, first, first, rows_of(A + first * kChunkStride, kChunkStride), p.T, kChunkStride,
                           sums, kChunkStride, p.ahead);
-    product<Into::kSubtract>(kBlock, first, kBlock, rows_of(T_row + first, kChunkStride), sums, kChunkStride, T_row,
-                             kChunkStride, p.ahead);
+    lower_product<Into::kSubtract>(kBlock, first, T_row + first, kChunkStride, sums, T_row, kChunkStride, p.ahead);
   }
 }
 

@@ -73,6 +73,43 @@ inline void product(int m, int n, int inner, Left a, const float* b, int64_t b_s
   }
 }
 
+inline bool all_finite(int rows, int columns, const float* x, int64_t stride) {
+  IVec not_finite{};
+  for (int i = 0; i < rows; ++i) {
+    for (int j = 0; j < columns; j += kLanes) {
+      const Vec value = load(x + i * stride + j);
+      not_finite |= value - value != 0.0f;
+    }
+  }
+  return reduce_max(float_of_bits(not_finite & 0x3f800000)) == 0.0f;
+}
+
+// The product with a lower triangular L [rows, rows], by blocks of 16 rows. Inside a diagonal block the products with
+// L's zeros would carry a NaN or an infinity of a later token to an earlier one: such blocks go row by row.
+template <Into kInto>
+inline void lower_product(int rows, int columns, const float* L, int64_t L_stride, const float* b, float* c,
+                          int64_t stride, kda::Prefetch* ahead) {
+  constexpr int kRows = 16;
+  for (int first = 0; first < rows; first += kRows) {
+    const float* L_rows = L + first * L_stride;
+    float* c_rows = c + first * stride;
+    if (all_finite(kRows, columns, b + first * stride, stride)) {
+      product<kInto>(kRows, columns, first + kRows, rows_of(L_rows, L_stride), b, stride, c_rows, stride, ahead);
+      continue;
+    }
+    for (int i = 0; i < kRows; ++i) {
+      for (int j = 0; j < columns; j += kLanes) {
+        const Vec before = kInto == Into::kStore ? Vec{} : load(c_rows + i * stride + j);
+        Vec sum = kInto == Into::kSubtract ? -before : before;
+        for (int p = 0; p <= first + i; ++p) {
+          sum = fma(splat(L_rows[i * L_stride + p]), load(b + p * stride + j), sum);
+        }
+        store(c_rows + i * stride + j, kInto == Into::kSubtract ? -sum : sum);
+      }
+    }
+  }
+}
+
 // to[j][i] = from[i][j]; both sizes multiples of 16.
 inline void transpose_matrix(int rows, int columns, const float* from, int64_t from_stride, float* to,
                              int64_t to_stride) {
