@@ -74,13 +74,13 @@ function checkProblem(caller: string, q: unknown, k: unknown, v: unknown, option
   const tensorQ = operands.ranked('q', q, qLayout, rank);
   const tensorK = operands.ranked('k', k, kLayout, rank);
   const [heads, headDim] = tensorQ.shape.slice(-2) as [number, number];
-  const headsKv = tensorK.shape[rank - 2]!;
-  operands.shaped('k', tensorK, [...(packed ? [] : [tensorQ.shape[0]!]), tensorK.shape[rank - 3]!, headsKv, headDim]);
+  const headsKv = tensorK.shape[rank - 2];
+  operands.shaped('k', tensorK, [...(packed ? [] : [tensorQ.shape[0]]), tensorK.shape[rank - 3], headsKv, headDim]);
   if (heads < 1 || headsKv < 1 || heads % headsKv !== 0) {
     throw new WarpgradRangeError(`${caller}: the ${heads} heads of q must be a multiple of the ${headsKv} heads of k`);
   }
   const tensorV = operands.ranked('v', v, kLayout.replace('D]', 'Dv]'), rank);
-  const valueDim = tensorV.shape[rank - 1]!;
+  const valueDim = tensorV.shape[rank - 1];
   operands.shaped('v', tensorV, [...tensorK.shape.slice(0, -1), valueDim]);
   for (const [name, dim] of [
     ['q', headDim],
@@ -98,14 +98,14 @@ function checkProblem(caller: string, q: unknown, k: unknown, v: unknown, option
     v: tensorV,
     sink,
     outShape: Object.freeze([...tensorQ.shape.slice(0, -1), valueDim]),
-    lseShape: Object.freeze(packed ? [heads, rows[0]!] : [rows[0]!, heads, rows[1]!]),
+    lseShape: Object.freeze(packed ? [heads, rows[0]] : [rows[0], heads, rows[1]]),
     stream: operands.stream(options.stream),
     operands,
     arguments: [
       numberOption(caller, 'softmaxScale', options.softmaxScale, headDim ** -0.5),
       softcapOption(caller, options.softcap),
       ...windowOption(caller, options),
-      ...(packed ? packedOffsets(caller, options, tensorQ.shape[0]!, tensorK.shape[0]!) : [undefined, undefined]),
+      ...(packed ? packedOffsets(caller, options, tensorQ.shape[0], tensorK.shape[0]) : [undefined, undefined]),
     ] as Problem['arguments'],
   };
 }

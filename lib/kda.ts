@@ -182,10 +182,7 @@ function checkProblem(
   if (heads < 1 || headsV < 1 || headsV % heads !== 0) {
     throw new WarpgradRangeError(`${caller}: the ${headsV} heads of v must be a multiple of the ${heads} heads of q`);
   }
-  for (const [name, dim] of [
-    ['q', keyDim],
-    ['v', valueDim],
-  ] as const) {
+  for (const [name, dim] of Object.entries({ q: keyDim, v: valueDim })) {
     if (dim < 1 || dim > MAX_DIM) {
       throw new WarpgradRangeError(`${caller}: the head dimension of ${name} must be 1 to ${MAX_DIM}, got ${dim}`);
     }
@@ -258,14 +255,14 @@ function checkGate(caller: string, operands: Operands, gate: KdaGate | undefined
 function countChunks(cuSeqlens: Int32Array | undefined, batch: number, tokens: number): number {
   if (!cuSeqlens) return batch * Math.ceil(tokens / CHUNK);
   let chunks = 0;
-  for (let i = 1; i < cuSeqlens.length; ++i) chunks += Math.ceil((cuSeqlens[i]! - cuSeqlens[i - 1]!) / CHUNK);
+  for (let i = 1; i < cuSeqlens.length; ++i) chunks += Math.ceil((cuSeqlens[i] - cuSeqlens[i - 1]) / CHUNK);
   return chunks;
 }
 
 /** Calls `body` with the addon's halves of the inputs; dtBias as [HV, K] whatever its own shape. */
 function withInputs(problem: Problem, body: (inputs: KdaInputs) => void): void {
   const { q, k, v, g, beta, aLog, dtBias, initialState } = problem;
-  const bias = dtBias?.rank === 1 ? dtBias.view([v.shape[2]!, q.shape[3]!]) : dtBias;
+  const bias = dtBias?.rank === 1 ? dtBias.view([v.shape[2], q.shape[3]]) : dtBias;
   body([
     ...([handle(q), handle(k), handle(v), handle(g), handle(beta)] as const),
     ...([optionalHandle(aLog), optionalHandle(bias), optionalHandle(initialState)] as const),
@@ -322,7 +319,7 @@ export function kdaForward(
 /** states [NC, HV, K, V], U [NC, HV, 64, V], T [NC, HV, 64, 64]: see KdaSaved in native/ops/kda.h. */
 function allocateIntermediates(problem: Problem, stream: Stream): readonly Tensor[] {
   const [, , headsV, valueDim] = problem.v.shape as [number, number, number, number];
-  const keyDim = problem.q.shape[3]!;
+  const keyDim = problem.q.shape[3];
   return [
     [keyDim, valueDim],
     [CHUNK, valueDim],
@@ -360,7 +357,7 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
   const optionalLike = (tensor: Tensor | undefined) => tensor && like(tensor);
   const [dq, dk, dv, dg, dbeta] = [like(q), like(k), like(v), like(g), like(beta)] as const;
   const [dInitialState, dALog, dDtBias] = [initialState, aLog, dtBias].map(optionalLike);
-  const dBias = dDtBias?.rank === 1 ? dDtBias.view([v.shape[2]!, q.shape[3]!]) : dDtBias;
+  const dBias = dDtBias?.rank === 1 ? dDtBias.view([v.shape[2], q.shape[3]]) : dDtBias;
   withInputs(problem, (inputs) =>
     native(() =>
       addon.kdaBackward(

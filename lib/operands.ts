@@ -86,7 +86,7 @@ export class Operands {
   /** The innermost elements must be neighbours; other strides are free. */
   #dense(name: string, tensor: Tensor): Tensor {
     const last = tensor.rank - 1;
-    if (last >= 0 && tensor.shape[last]! > 1 && tensor.strides[last] !== 1) {
+    if (last >= 0 && tensor.shape[last] > 1 && tensor.strides[last] !== 1) {
       throw new WarpgradRangeError(
         `${this.#caller}: ${name} must have stride 1 in its last dimension, got ${tensor.strides[last]}; call contiguous() first`,
       );
@@ -109,7 +109,7 @@ export function expectCuSeqlens(caller: string, name: string, value: unknown, ro
   if (offsets.length < 2) throw bad(`must have at least 2 entries, [0, end], got ${offsets.length}`);
   if (offsets[0] !== 0) throw bad(`must start at 0, got ${offsets[0]}`);
   for (let i = 1; i < offsets.length; ++i) {
-    if (offsets[i]! < offsets[i - 1]!) throw bad(`must not fall: entry ${i} is ${offsets[i]} after ${offsets[i - 1]}`);
+    if (offsets[i] < offsets[i - 1]) throw bad(`must not fall: entry ${i} is ${offsets[i]} after ${offsets[i - 1]}`);
   }
   if (offsets.at(-1)! > rows) throw bad(`must end within the ${rows} rows, got ${offsets.at(-1)}`);
   return offsets;
@@ -118,7 +118,7 @@ export function expectCuSeqlens(caller: string, name: string, value: unknown, ro
 function readOffsets(caller: string, name: string, value: unknown): Int32Array {
   if (types.isInt32Array(value)) return Int32Array.from(value);
   if (Array.isArray(value)) {
-    const wrong = value.find((entry) => typeof entry !== 'number' || entry !== (entry | 0));
+    const wrong: unknown = value.find((entry) => typeof entry !== 'number' || entry !== (entry | 0));
     if (wrong === undefined && !value.includes(undefined)) return Int32Array.from(value as number[]);
     throw new WarpgradRangeError(`${caller}: ${name} must hold whole numbers below 2^31, got ${describe(wrong)}`);
   }

@@ -153,13 +153,13 @@ export class Tensor {
   /** Indices `start` to `end - 1` of one dimension, sharing the buffer. */
   slice(dim: number, start: number, end: number): Tensor {
     expectDim('slice', dim, this.rank);
-    const size = this.shape[dim]!;
+    const size = this.shape[dim];
     if (!Number.isInteger(start) || !Number.isInteger(end) || start < 0 || end > size || start > end) {
       throw new WarpgradRangeError(`slice: expected 0 <= start <= end <= ${size}, got start ${start}, end ${end}`);
     }
     const shape = this.shape.map((extent, i) => (i === dim ? end - start : extent));
     const empty = start === end;
-    return this.#share(shape, this.strides, empty ? 0 : start * this.strides[dim]!);
+    return this.#share(shape, this.strides, empty ? 0 : start * this.strides[dim]);
   }
 
   /** Two dimensions exchanged, sharing the buffer. */
@@ -167,7 +167,7 @@ export class Tensor {
     expectDim('transpose', dim0, this.rank);
     expectDim('transpose', dim1, this.rank);
     const swap = (list: readonly number[]) =>
-      list.map((value, i) => (i === dim0 ? list[dim1]! : i === dim1 ? list[dim0]! : value));
+      list.map((value, i) => (i === dim0 ? list[dim1] : i === dim1 ? list[dim0] : value));
     return this.#share(swap(this.shape), swap(this.strides), 0);
   }
 
@@ -268,7 +268,7 @@ function contiguousStrides(shape: readonly number[]): readonly number[] {
   let stride = 1;
   for (let i = shape.length - 1; i >= 0; --i) {
     strides[i] = stride;
-    stride *= shape[i]!;
+    stride *= shape[i];
   }
   return Object.freeze(strides);
 }

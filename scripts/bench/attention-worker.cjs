@@ -6,20 +6,29 @@ const fs = require('node:fs');
 const path = require('node:path');
 const readline = require('node:readline');
 
-const { attentionBackward, attentionForward, configure, Stream, systemInfo, Tensor } = require(
-  path.resolve(__dirname, '../../dist/index.js'),
-);
+/** @type {typeof import('../../lib/index')} */
+const warpgrad = require(path.resolve(__dirname, '../../dist/index.js'));
+const { attentionBackward, attentionForward, configure, Stream, systemInfo, Tensor } = warpgrad;
 
+/**
+ * @typedef {import('../../lib/index').Tensor} Tensor
+ * @typedef {{ file: string, shape: number[], dtype: 'float32' | 'bfloat16', causal: boolean }} LoadRequest
+ * @typedef {{ pass: 'forward' | 'backward', threads: number, seconds: number }} TimeRequest
+ * @typedef {Record<'q' | 'k' | 'v' | 'dOut' | 'out' | 'lse', Tensor> & { options: { causal: boolean } }} Problem
+ */
+
+/** @type {Problem} */
 let problem;
 
+/** @param {LoadRequest} request */
 function load({ file, shape, dtype, causal }) {
   const bytes = fs.readFileSync(file);
   const size = shape.reduce((product, dim) => product * dim, 1);
   const [q, k, v, dOut] = [0, 1, 2, 3].map((i) =>
     Tensor.from(new Float32Array(bytes.buffer, bytes.byteOffset + i * size * 4, size), shape, { dtype }),
   );
-  problem = { q, k, v, dOut, options: { causal } };
-  Object.assign(problem, attentionForward(q, k, v, problem.options));
+  const options = { causal };
+  problem = { q, k, v, dOut, options, ...attentionForward(q, k, v, options) };
   return {};
 }
 
@@ -32,13 +41,15 @@ function backward() {
   return attentionBackward(dOut, q, k, v, out, lse, options);
 }
 
-async function check({ file }) {
+/** @param {{ file: string }} request */
+function check({ file }) {
   const { dq, dk, dv } = backward();
   const values = [problem.out, dq, dk, dv].map((tensor) => tensor.to({ dtype: 'float32' }).dataSync());
   fs.writeFileSync(file, Buffer.concat(values.map((array) => Buffer.from(array.buffer))));
   return {};
 }
 
+/** @param {TimeRequest} request */
 async function time({ pass, threads, seconds }) {
   configure({ cpuThreads: threads });
   const call = pass === 'forward' ? forward : backward;
@@ -54,11 +65,14 @@ async function time({ pass, threads, seconds }) {
   return { ms: times.sort((a, b) => a - b)[Math.floor(times.length / 2)] };
 }
 
+/** @type {Record<string, (request: any) => object | Promise<object>>} */
 const commands = { load, check, time, info: () => systemInfo() };
 
-(async () => {
+async function serve() {
   for await (const line of readline.createInterface({ input: process.stdin })) {
-    const { command, ...request } = JSON.parse(line);
+    const { command, ...request } = /** @type {{ command: string }} */ (JSON.parse(line));
     process.stdout.write(`${JSON.stringify(await commands[command](request))}\n`);
   }
-})();
+}
+
+void serve();
