@@ -4,6 +4,7 @@ const { randomInt } = require('node:crypto');
 module.exports = {
   testMatch: ['<rootDir>/test/**/*.test.ts'],
   testEnvironment: '<rootDir>/test/support/environment.cjs',
+  modulePathIgnorePatterns: ['<rootDir>/(build|dist|prebuilds|\\.build)/'],
   transform: { '\\.ts$': ['@swc/jest', require('./test/support/swc.cjs')] },
   reporters: ['default', '<rootDir>/test/support/reporter.cjs'],
   // One seed a run, printed by the reporter: WARPGRAD_TEST_SEED=N repeats a run's random cases.

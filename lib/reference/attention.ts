@@ -41,9 +41,10 @@ export function attentionForwardReference(
     const row = softmaxRow(problem, sequence, head, i);
     lse.data[lseIndex(problem, sequence, head, i)] = row.lse;
     const outAt = ((sequence.q.start + i) * heads + head) * valueDim;
+    const kvHead = kvHeadOf(problem, head);
     row.weights.forEach((weight, n) => {
-      const vAt = ((sequence.k.start + row.first + n) * kvHeads + kvHeadOf(problem, head)) * valueDim;
-      for (let c = 0; c < valueDim; c++) out.data[outAt + c]! += weight * v.data[vAt + c]!;
+      const vAt = ((sequence.k.start + row.first + n) * kvHeads + kvHead) * valueDim;
+      for (let c = 0; c < valueDim; c++) out.data[outAt + c] += weight * v.data[vAt + c];
     });
   });
   return { out, lse };
@@ -66,19 +67,20 @@ export function attentionBackwardReference(
     const row = softmaxRow(problem, sequence, head, i);
     const qRow = (sequence.q.start + i) * heads + head;
     const [qAt, outAt] = [qRow * headDim, qRow * valueDim];
+    const kvHead = kvHeadOf(problem, head);
     const delta = dot(dOut.data, outAt, out.data, outAt, valueDim); // D_i
     row.weights.forEach((weight, n) => {
-      const kRow = (sequence.k.start + row.first + n) * kvHeads + kvHeadOf(problem, head);
+      const kRow = (sequence.k.start + row.first + n) * kvHeads + kvHead;
       const [kAt, vAt] = [kRow * headDim, kRow * valueDim];
-      for (let c = 0; c < valueDim; c++) dv.data[vAt + c]! += weight * dOut.data[outAt + c]!;
+      for (let c = 0; c < valueDim; c++) dv.data[vAt + c] += weight * dOut.data[outAt + c];
       const dWeight = dot(dOut.data, outAt, v.data, vAt, valueDim);
-      const dScore = weight * (dWeight - delta) * row.slopes[n]!;
+      const dScore = weight * (dWeight - delta) * row.slopes[n];
       for (let c = 0; c < headDim; c++) {
-        dq.data[qAt + c]! += scale * dScore * k.data[kAt + c]!;
-        dk.data[kAt + c]! += scale * dScore * q.data[qAt + c]!;
+        dq.data[qAt + c] += scale * dScore * k.data[kAt + c];
+        dk.data[kAt + c] += scale * dScore * q.data[qAt + c];
       }
     });
-    if (dSink) dSink.data[head]! -= Math.exp(options.sink!.data[head]! - row.lse) * delta;
+    if (dSink) dSink.data[head] -= Math.exp(options.sink.data[head] - row.lse) * delta;
   });
   return { dq, dk, dv, ...(dSink && { dSink }) };
 }
@@ -107,12 +109,12 @@ interface Problem {
 
 function describe(q: Float64Tensor, k: Float64Tensor, v: Float64Tensor, options: AttentionReferenceOptions): Problem {
   const packed = options.cuSeqlensQ !== undefined;
-  const [batch, qLength, kLength] = packed ? [1, 0, 0] : [q.shape[0]!, q.shape[1]!, k.shape[1]!];
+  const [batch, qLength, kLength] = packed ? [1, 0, 0] : [q.shape[0], q.shape[1], k.shape[1]];
   const kRows = sequenceRows(options.cuSeqlensK, batch, kLength);
   const sequences = sequenceRows(options.cuSeqlensQ, batch, qLength).map((rows, index) => ({
     index,
     q: rows,
-    k: kRows[index]!,
+    k: kRows[index],
   }));
   const headDim = q.shape.at(-1)!;
   const [left, right] = options.window ?? [Infinity, Infinity];
@@ -158,16 +160,17 @@ function softmaxRow(problem: Problem, sequence: Sequence, head: number, i: numbe
   const scores = new Float64Array(count);
   const slopes = new Float64Array(count).fill(1);
   const qAt = ((sequence.q.start + i) * heads + head) * headDim;
+  const kvHead = kvHeadOf(problem, head);
   for (let n = 0; n < count; n++) {
-    const kAt = ((sequence.k.start + first + n) * kvHeads + kvHeadOf(problem, head)) * headDim;
+    const kAt = ((sequence.k.start + first + n) * kvHeads + kvHead) * headDim;
     scores[n] = scale * dot(q.data, qAt, k.data, kAt, headDim);
     if (softcap > 0) {
-      const t = Math.tanh(scores[n]! / softcap);
+      const t = Math.tanh(scores[n] / softcap);
       scores[n] = softcap * t;
       slopes[n] = 1 - t * t;
     }
   }
-  const sinkLogit = sink ? sink.data[head]! : -Infinity;
+  const sinkLogit = sink ? sink.data[head] : -Infinity;
   const maximum = scores.reduce((a, b) => Math.max(a, b), sinkLogit);
   if (maximum === -Infinity) return { first, weights: scores, slopes, lse: -Infinity };
   const sum = scores.reduce((total, score) => total + Math.exp(score - maximum), Math.exp(sinkLogit - maximum));
@@ -180,16 +183,16 @@ function kvHeadOf({ heads, kvHeads }: Problem, head: number): number {
 }
 
 function lseShape(q: Float64Tensor, { packed, heads }: Problem): number[] {
-  return packed ? [heads, q.shape[0]!] : [q.shape[0]!, heads, q.shape[1]!];
+  return packed ? [heads, q.shape[0]] : [q.shape[0], heads, q.shape[1]];
 }
 
 function lseIndex({ packed, heads, q }: Problem, sequence: Sequence, head: number, i: number): number {
-  if (packed) return head * q.shape[0]! + sequence.q.start + i;
+  if (packed) return head * q.shape[0] + sequence.q.start + i;
   return (sequence.index * heads + head) * sequence.q.length + i;
 }
 
 function dot(a: Float64Array, aAt: number, b: Float64Array, bAt: number, length: number): number {
   let sum = 0;
-  for (let c = 0; c < length; c++) sum += a[aAt + c]! * b[bAt + c]!;
+  for (let c = 0; c < length; c++) sum += a[aAt + c] * b[bAt + c];
   return sum;
 }

@@ -26,8 +26,8 @@ export interface RowRange {
 export function sequenceRows(cuSeqlens: ArrayLike<number> | undefined, batch: number, length: number): RowRange[] {
   if (cuSeqlens === undefined) return Array.from({ length: batch }, (_, b) => ({ start: b * length, length }));
   return Array.from({ length: cuSeqlens.length - 1 }, (_, n) => {
-    const start = cuSeqlens[n]!;
-    return { start, length: cuSeqlens[n + 1]! - start };
+    const start = cuSeqlens[n];
+    return { start, length: cuSeqlens[n + 1] - start };
   });
 }
 

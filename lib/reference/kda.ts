@@ -50,7 +50,10 @@ export interface KdaReferenceGradients {
 }
 
 /** The recurrence in float64. Shapes are those of `kdaForward`; the final state is always returned. */
-export function kdaForwardReference(inputs: KdaReferenceInputs, options: KdaReferenceOptions = {}): KdaReferenceOutputs {
+export function kdaForwardReference(
+  inputs: KdaReferenceInputs,
+  options: KdaReferenceOptions = {},
+): KdaReferenceOutputs {
   const problem = describe(inputs, options);
   const out = zeros64(inputs.v.shape);
   const finalState = zeros64(problem.stateShape);
@@ -85,12 +88,12 @@ export function kdaBackwardReference(
   forEachSequenceHead(problem, (rows, n, head) => {
     const states = [loadState(problem, options.initialState, n, head)];
     for (let t = 0; t < rows.length; t++) {
-      states.push(advance(problem, readToken(problem, rows.start + t, head), states[t]!).after);
+      states.push(advance(problem, readToken(problem, rows.start + t, head), states[t]).after);
     }
     const adjoint = loadState(problem, options.dFinalState, n, head);
     for (let t = rows.length - 1; t >= 0; t--) {
       const token = readToken(problem, rows.start + t, head);
-      const dToken = retreat(problem, token, states[t]!, dOut.data, adjoint);
+      const dToken = retreat(problem, token, states[t], dOut.data, adjoint);
       addTokenGradients(problem, gradients, token, dToken);
     }
     storeState(problem, gradients.dInitialState, n, head, adjoint);
@@ -151,14 +154,14 @@ function readToken(problem: Problem, row: number, head: number): Token {
   const g = inputs.g.data.slice(gAt, gAt + K);
   if (options.gate) g.forEach((x, d) => (g[d] = gateValue(x, gateChannel(problem, head, d))));
   const [qNorm, kNorm] = options.qkL2Norm ? [normalizeRow(q, q), normalizeRow(k, k)] : [1, 1];
-  const raw = inputs.beta.data[betaAt]!;
+  const raw = inputs.beta.data[betaAt];
   const beta = options.betaLogits ? betaFromLogit(raw, options.allowNegEigval ?? false) : raw;
   return { head, qkAt, vAt, gAt, betaAt, q, k, qNorm, kNorm, v, g, beta };
 }
 
 function gateChannel({ options, K }: Problem, head: number, d: number): GateChannel {
   const { aLog, dtBias, lowerBound } = options.gate!;
-  return { aLog: aLog?.data[head], bias: dtBias ? dtBias.data[head * K + d]! : 0, lowerBound };
+  return { aLog: aLog?.data[head], bias: dtBias ? dtBias.data[head * K + d] : 0, lowerBound };
 }
 
 /** One token of the recurrence; states are [K, V]. */
@@ -174,18 +177,18 @@ function advance({ K, V, scale }: Problem, token: Token, before: Float64Array): 
   const decayed = before.slice();
   const residual = v.slice();
   for (let i = 0; i < K; i++) {
-    const decay = Math.exp(g[i]!);
+    const decay = Math.exp(g[i]);
     for (let j = 0; j < V; j++) {
-      decayed[i * V + j]! *= decay;
-      residual[j]! -= k[i]! * decayed[i * V + j]!;
+      decayed[i * V + j] *= decay;
+      residual[j] -= k[i] * decayed[i * V + j];
     }
   }
   const after = decayed.slice();
   const out = new Float64Array(V);
   for (let i = 0; i < K; i++) {
     for (let j = 0; j < V; j++) {
-      after[i * V + j]! += beta * k[i]! * residual[j]!;
-      out[j]! += scale * q[i]! * after[i * V + j]!;
+      after[i * V + j] += beta * k[i] * residual[j];
+      out[j] += scale * q[i] * after[i * V + j];
     }
   }
   return { decayed, residual, after, out };
@@ -217,21 +220,21 @@ function retreat(
   for (let i = 0; i < K; i++) {
     for (let j = 0; j < V; j++) {
       const at = i * V + j;
-      dq[i]! += scale * after[at]! * dOut[vAt + j]!; // o = scale · S'ᵀq
-      adjoint[at]! += scale * q[i]! * dOut[vAt + j]!;
-      dbeta += adjoint[at]! * k[i]! * residual[j]!; // S' = D + β k uᵀ
-      dk[i]! += beta * adjoint[at]! * residual[j]!;
-      dv[j]! += beta * adjoint[at]! * k[i]!; // du, and u = v − Dᵀk: dv = du
+      dq[i] += scale * after[at] * dOut[vAt + j]; // o = scale · S'ᵀq
+      adjoint[at] += scale * q[i] * dOut[vAt + j];
+      dbeta += adjoint[at] * k[i] * residual[j]; // S' = D + β k uᵀ
+      dk[i] += beta * adjoint[at] * residual[j];
+      dv[j] += beta * adjoint[at] * k[i]; // du, and u = v − Dᵀk: dv = du
     }
   }
   for (let i = 0; i < K; i++) {
-    const decay = Math.exp(g[i]!);
+    const decay = Math.exp(g[i]);
     for (let j = 0; j < V; j++) {
       const at = i * V + j;
-      dk[i]! -= decayed[at]! * dv[j]!; // u = v − Dᵀk
-      adjoint[at]! -= k[i]! * dv[j]!; // now the adjoint of D
-      dg[i]! += adjoint[at]! * decayed[at]!; // D = diag(exp g) S
-      adjoint[at]! *= decay;
+      dk[i] -= decayed[at] * dv[j]; // u = v − Dᵀk
+      adjoint[at] -= k[i] * dv[j]; // now the adjoint of D
+      dg[i] += adjoint[at] * decayed[at]; // D = diag(exp g) S
+      adjoint[at] *= decay;
     }
   }
   return { dq, dk, dv, dg, dbeta };
@@ -250,20 +253,20 @@ function addTokenGradients(
   const dq = qkL2Norm ? normalizeRowBackward(token.q, token.qNorm, dToken.dq) : dToken.dq;
   const dk = qkL2Norm ? normalizeRowBackward(token.k, token.kNorm, dToken.dk) : dToken.dk;
   for (let d = 0; d < K; d++) {
-    gradients.dq.data[qkAt + d]! += dq[d]!; // summed over the value heads of the group
-    gradients.dk.data[qkAt + d]! += dk[d]!;
+    gradients.dq.data[qkAt + d] += dq[d]; // summed over the value heads of the group
+    gradients.dk.data[qkAt + d] += dk[d];
     if (!options.gate) {
       gradients.dg.data[gAt + d] = dToken.dg[d]!;
       continue;
     }
-    const { dx, dALog } = gateBackward(inputs.g.data[gAt + d]!, dToken.dg[d]!, gateChannel(problem, head, d));
+    const { dx, dALog } = gateBackward(inputs.g.data[gAt + d], dToken.dg[d], gateChannel(problem, head, d));
     gradients.dg.data[gAt + d] = dx;
-    if (gradients.dDtBias) gradients.dDtBias.data[head * K + d]! += dx;
-    if (gradients.dALog) gradients.dALog.data[head]! += dALog;
+    if (gradients.dDtBias) gradients.dDtBias.data[head * K + d] += dx;
+    if (gradients.dALog) gradients.dALog.data[head] += dALog;
   }
   gradients.dv.data.set(dToken.dv, vAt);
   gradients.dbeta.data[betaAt] = betaLogits
-    ? betaFromLogitBackward(inputs.beta.data[betaAt]!, dToken.dbeta, allowNegEigval ?? false)
+    ? betaFromLogitBackward(inputs.beta.data[betaAt], dToken.dbeta, allowNegEigval ?? false)
     : dToken.dbeta;
 }
 

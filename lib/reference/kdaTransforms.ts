@@ -19,8 +19,8 @@ export function normalizeRow(x: Float64Array, y: Float64Array): number {
 
 /** dx = r (dy − y (y·dy)) */
 export function normalizeRowBackward(y: Float64Array, r: number, dy: Float64Array): Float64Array {
-  const projection = y.reduce((sum, value, d) => sum + value * dy[d]!, 0);
-  return dy.map((value, d) => r * (value - y[d]! * projection));
+  const projection = y.reduce((sum, value, d) => sum + value * dy[d], 0);
+  return dy.map((value, d) => r * (value - y[d] * projection));
 }
 
 /** The log decay of a raw gate value. */

@@ -93,13 +93,13 @@ test.each(DTYPES)('%s: a packed sequence gives what it gives alone, bitwise', as
         v: flat(items.map(({ inputs }) => inputs.v)),
       },
       dOut: flat(items.map(({ dOut }) => dOut)),
-      options: { ...items[0]!.options, cuSeqlensQ: cu, cuSeqlensK: cu },
+      options: { ...items[0].options, cuSeqlensQ: cu, cuSeqlensK: cu },
     },
     dtype,
   );
   for (const [n, item] of items.entries()) {
     const alone = await runAttention(item, dtype);
-    const [start, end] = [cu[n]!, cu[n + 1]!];
+    const [start, end] = [cu[n], cu[n + 1]];
     for (const name of ['out', 'dq', 'dk', 'dv'] as const) {
       expectBitwiseEqual(`${name} of sequence ${n}`, sliceOf(packed[name], 0, start, end).data, alone[name].data);
     }
@@ -140,7 +140,7 @@ test('50 repeats under load are bitwise equal', async () => {
   const other = new Stream();
   const [q, k, v] = [item.inputs.q, item.inputs.k, item.inputs.v].map((tensor) => toTensor(tensor, 'float32'));
   for (let n = 0; n < 50; n++) {
-    const load = attentionForward(q!, k!, v!, { stream: other });
+    const load = attentionForward(q, k, v, { stream: other });
     expectSameResults(await runAttention(item, 'bfloat16'), first);
     load.out.dispose();
     load.lse.dispose();
@@ -154,11 +154,11 @@ test('inputs are bit-identical after a call', async () => {
   const item = roundedAttentionCase(denseCase(random, 1, 70, { sink: random.tensor([4]) }), 'float32');
   const [q, k, v] = [item.inputs.q, item.inputs.k, item.inputs.v].map((tensor) => toTensor(tensor, 'float32'));
   const options = attentionOptions(item.options);
-  await readAll({ ...attentionForward(q!, k!, v!, options) });
+  await readAll({ ...attentionForward(q, k, v, options) });
   for (const [name, tensor, source] of [
-    ['q', q!, item.inputs.q],
-    ['k', k!, item.inputs.k],
-    ['v', v!, item.inputs.v],
+    ['q', q, item.inputs.q],
+    ['k', k, item.inputs.k],
+    ['v', v, item.inputs.v],
     ['sink', options.sink!, item.options.sink!],
   ] as const) {
     expectBitwiseEqual(name, (await fromTensor(tensor)).data, source.data);

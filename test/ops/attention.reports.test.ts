@@ -27,13 +27,18 @@ function drawCase(random: Random, { rows, heads, dims }: Sizes, options: Attenti
 }
 
 function expectZero(name: string, tensor: Float64Tensor, start: number, end: number): void {
-  expectBitwiseEqual(`${name} rows ${start} to ${end}`, sliceOf(tensor, 0, start, end).data.map(Math.abs), new Float64Array(
-    ((end - start) * tensor.data.length) / tensor.shape[0]!,
-  ));
+  expectBitwiseEqual(
+    `${name} rows ${start} to ${end}`,
+    sliceOf(tensor, 0, start, end).data.map(Math.abs),
+    new Float64Array(((end - start) * tensor.data.length) / tensor.shape[0]),
+  );
 }
 
 describe.each([false, true])('flash-attention 1254, 2562: packed backward with empty segments, causal %s', (causal) => {
-  const [some, more] = [[0, 0, 75, 128, 128], [0, 158, 267, 320, 512]] as const;
+  const [some, more] = [
+    [0, 0, 75, 128, 128],
+    [0, 158, 267, 320, 512],
+  ] as const;
   const sizes = { heads: [4, 1], dims: [256, 256] } as const;
 
   test('keys without queries get gradients of exactly 0', async () => {
@@ -42,7 +47,10 @@ describe.each([false, true])('flash-attention 1254, 2562: packed backward with e
     const item = roundedAttentionCase(drawCase(random, { ...sizes, rows: [[128], [512]] }, options), 'bfloat16');
     expect(await attentionFailures(item, 'bfloat16')).toEqual([]);
     const { dk, dv } = await runAttention(item, 'bfloat16');
-    for (const [name, gradient] of [['dk', dk], ['dv', dv]] as const) {
+    for (const [name, gradient] of [
+      ['dk', dk],
+      ['dv', dv],
+    ] as const) {
       expectZero(name, gradient, 0, 158);
       expectZero(name, gradient, 320, 512);
     }
@@ -54,7 +62,10 @@ describe.each([false, true])('flash-attention 1254, 2562: packed backward with e
     const item = roundedAttentionCase(drawCase(random, { ...sizes, rows: [[512], [128]] }, options), 'bfloat16');
     expect(await attentionFailures(item, 'bfloat16')).toEqual([]);
     const { out, lse, dq } = await runAttention(item, 'bfloat16');
-    for (const [name, result] of [['out', out], ['dq', dq]] as const) {
+    for (const [name, result] of [
+      ['out', out],
+      ['dq', dq],
+    ] as const) {
       expectZero(name, result, 0, 158);
       expectZero(name, result, 320, 512);
     }
@@ -88,7 +99,10 @@ test('flash-attention 1745, 2374: NaN in a neighbouring sequence or past the end
   const dirty = { ...item, inputs: { q: withNaN(q), k: withNaN(k), v: withNaN(v) }, dOut: withNaN(item.dOut) };
   const results = await runAttention(dirty, 'bfloat16');
   for (const name of ['out', 'dq', 'dk', 'dv'] as const) {
-    for (const [start, end] of [[0, 40], [110, 150]] as const) {
+    for (const [start, end] of [
+      [0, 40],
+      [110, 150],
+    ] as const) {
       const part = (from: AttentionResults) => sliceOf(from[name], 0, start, end).data;
       expectBitwiseEqual(`${name} rows ${start} to ${end}`, part(results), part(clean));
     }
@@ -97,23 +111,43 @@ test('flash-attention 1745, 2374: NaN in a neighbouring sequence or past the end
   expect(sliceOf(results.out, 0, 40, 110).data.every(Number.isNaN)).toBe(true);
 });
 
-test.each([-300, -1e5])('flash-attention 2082, flashinfer 4267: all scores near %d, the first keys masked', async (score) => {
-  const random = new Random(`low scores ${score}`);
-  const drawn = drawCase(random, { rows: [[1, 300], [1, 300]], dims: [16, 16] }, { window: [20, 0], softmaxScale: 1 });
-  const q = { ...drawn.inputs.q, data: drawn.inputs.q.data.map(() => 1) };
-  const k = { ...drawn.inputs.k, data: drawn.inputs.k.data.map((_, at) => score / 16 + (Math.floor(at / 32) % 4)) };
-  const item = roundedAttentionCase({ ...drawn, inputs: { ...drawn.inputs, q, k } }, 'float32');
-  const actual = await runAttention(item, 'float32');
-  const expected = attentionReference(item);
-  expectClose('lse', actual.lse, expected.lse, { maxAbs: 2 ** -23 * Math.abs(score) + 1e-6 });
-  expectClose('out', actual.out, expected.out, { maxAbs: 2e-7 * Math.abs(score) });
-  expectClose('dv', actual.dv, expected.dv, { maxAbs: 2e-6 * Math.abs(score) });
-});
+test.each([-300, -1e5])(
+  'flash-attention 2082, flashinfer 4267: all scores near %d, the first keys masked',
+  async (score) => {
+    const random = new Random(`low scores ${score}`);
+    const drawn = drawCase(
+      random,
+      {
+        rows: [
+          [1, 300],
+          [1, 300],
+        ],
+        dims: [16, 16],
+      },
+      { window: [20, 0], softmaxScale: 1 },
+    );
+    const q = { ...drawn.inputs.q, data: drawn.inputs.q.data.map(() => 1) };
+    const k = { ...drawn.inputs.k, data: drawn.inputs.k.data.map((_, at) => score / 16 + (Math.floor(at / 32) % 4)) };
+    const item = roundedAttentionCase({ ...drawn, inputs: { ...drawn.inputs, q, k } }, 'float32');
+    const actual = await runAttention(item, 'float32');
+    const expected = attentionReference(item);
+    expectClose('lse', actual.lse, expected.lse, { maxAbs: 2 ** -23 * Math.abs(score) + 1e-6 });
+    expectClose('out', actual.out, expected.out, { maxAbs: 2e-7 * Math.abs(score) });
+    expectClose('dv', actual.dv, expected.dv, { maxAbs: 2e-6 * Math.abs(score) });
+  },
+);
 
 test('flash-attention 2466: bfloat16, causal, softcap 10, D 128, backward', async () => {
   const item = drawCase(
     new Random('softcap backward'),
-    { rows: [[2, 384], [2, 384]], heads: [2, 2], dims: [128, 128] },
+    {
+      rows: [
+        [2, 384],
+        [2, 384],
+      ],
+      heads: [2, 2],
+      dims: [128, 128],
+    },
     { causal: true, softcap: 10, softmaxScale: 1 },
   );
   expect(await attentionFailures(item, 'bfloat16')).toEqual([]);
@@ -129,8 +163,8 @@ test('flash-attention 1596, 1678, 2244: 200 backward runs are bitwise equal: gro
   const [q, k, v] = Object.values(item.inputs).map((tensor: Float64Tensor) => toTensor(tensor, 'bfloat16'));
   const dOut = toTensor(item.dOut, 'bfloat16');
   const options = { window: [30, 10] as const, cuSeqlensQ: cu, cuSeqlensK: cu };
-  const { out, lse } = attentionForward(q!, k!, v!, options);
-  const run = () => readAll(attentionBackward(dOut, q!, k!, v!, out, lse, { ...options, deterministic: true }));
+  const { out, lse } = attentionForward(q, k, v, options);
+  const run = () => readAll(attentionBackward(dOut, q, k, v, out, lse, { ...options, deterministic: true }));
   const first = await run();
   for (let n = 1; n < 200; n++) {
     const again = await run();
@@ -139,37 +173,70 @@ test('flash-attention 1596, 1678, 2244: 200 backward runs are bitwise equal: gro
 });
 
 describe('flash-attention 1214, 2492, 1487: head dimensions that are no power of two, Dv other than D, grouped heads', () => {
-  const dims = [[1, 3], [40, 80], [72, 40], [96, 112], [112, 96], [160, 250], [192, 128], [224, 17], [255, 256]] as const;
+  const dims = [
+    [1, 3],
+    [40, 80],
+    [72, 40],
+    [96, 112],
+    [112, 96],
+    [160, 250],
+    [192, 128],
+    [224, 17],
+    [255, 256],
+  ] as const;
   test.each(dims)('D %i, Dv %i', async (D, Dv) => {
     const random = new Random(`head dims ${D} ${Dv}`);
-    const item = drawCase(random, { rows: [[1, 37], [1, 41]], heads: [4, 2], dims: [D, Dv] }, { causal: true });
+    const item = drawCase(
+      random,
+      {
+        rows: [
+          [1, 37],
+          [1, 41],
+        ],
+        heads: [4, 2],
+        dims: [D, Dv],
+      },
+      { causal: true },
+    );
     for (const dtype of ['float32', 'bfloat16'] as const) expect(await attentionFailures(item, dtype)).toEqual([]);
   });
 });
 
 describe('flash-attention 355, 91, 2777: strides are honoured', () => {
   const random = new Random('strides');
-  const item = roundedAttentionCase(drawCase(random, { rows: [[2, 50], [2, 50]] }, { causal: true }), 'float32');
+  const item = roundedAttentionCase(
+    drawCase(
+      random,
+      {
+        rows: [
+          [2, 50],
+          [2, 50],
+        ],
+      },
+      { causal: true },
+    ),
+    'float32',
+  );
   const [q, k, v] = Object.values(item.inputs).map((tensor: Float64Tensor) => toTensor(tensor, 'float32'));
 
   test('dOut expanded over batch, tokens and heads (stride 0)', async () => {
     const row = random.tensor([1, 1, 1, 64]);
     const dOut = toTensor(row, 'float32').expand([2, 50, 2, 64]);
     expect(dOut.strides).toEqual([0, 0, 0, 1]);
-    const { out, lse } = attentionForward(q!, k!, v!, { causal: true });
-    const actual = await readAll(attentionBackward(dOut, q!, k!, v!, out, lse, { causal: true }));
-    const whole = { shape: [2, 50, 2, 64], data: Float64Array.from({ length: 12800 }, (_, at) => row.data[at % 64]!) };
+    const { out, lse } = attentionForward(q, k, v, { causal: true });
+    const actual = await readAll(attentionBackward(dOut, q, k, v, out, lse, { causal: true }));
+    const whole = { shape: [2, 50, 2, 64], data: Float64Array.from({ length: 12800 }, (_, at) => row.data[at % 64]) };
     const { dq, dk, dv } = attentionReference(roundedAttentionCase({ ...item, dOut: whole }, 'float32'));
     expect(failuresOf(actual, { dq, dk, dv }, () => ({ maxAbs: 1e-5 * maxAbs(dk.data) }))).toEqual([]);
   });
 
   test('dOut with stride 0 in its last dimension (from a sum) is refused, and its contiguous copy works', async () => {
     const dOut = Tensor.from(1).view([1, 1, 1, 1]).expand([2, 50, 2, 64]);
-    const { out, lse } = attentionForward(q!, k!, v!, { causal: true });
-    expect(() => attentionBackward(dOut, q!, k!, v!, out, lse, { causal: true })).toThrow(
+    const { out, lse } = attentionForward(q, k, v, { causal: true });
+    expect(() => attentionBackward(dOut, q, k, v, out, lse, { causal: true })).toThrow(
       'attentionBackward: dOut must have stride 1 in its last dimension, got 0; call contiguous() first',
     );
-    const actual = await readAll(attentionBackward(dOut.contiguous(), q!, k!, v!, out, lse, { causal: true }));
+    const actual = await readAll(attentionBackward(dOut.contiguous(), q, k, v, out, lse, { causal: true }));
     const ones = { ...item.dOut, data: item.dOut.data.map(() => 1) };
     const { dq, dk, dv } = attentionReference({ ...item, dOut: ones });
     expect(failuresOf(actual, { dq, dk, dv }, () => ({ maxAbs: 1e-5 * maxAbs(dv.data) }))).toEqual([]);
@@ -186,7 +253,7 @@ describe('flash-attention 355, 91, 2777: strides are honoured', () => {
     const gradients = attentionBackward(views[2], ...views, actual.out, actual.lse);
     const denseGradients = attentionBackward(dense[2], ...dense, expected.out, expected.lse);
     for (const [name, tensor] of Object.entries({ ...actual, ...gradients }) as [string, Tensor][]) {
-      const other = { ...expected, ...denseGradients }[name as 'out']!;
+      const other = { ...expected, ...denseGradients }[name as 'out'];
       expectBitwiseEqual(name, (await fromTensor(tensor)).data, (await fromTensor(other)).data);
     }
   });
@@ -199,7 +266,7 @@ describe('flash-attention 2611, 1841: many rows', () => {
     const { dq, dk, dv } = attentionBackward(dOut, q, k, v, out, lse, options);
     expectBitwiseEqual('out', await out.data(), await v.data());
     const within = async (tensor: Tensor, expected?: ArrayLike<number>) =>
-      (await tensor.data()).every((value, at) => Math.abs(value - (expected ? expected[at]! : 0)) < 1e-6);
+      (await tensor.data()).every((value, at) => Math.abs(value - (expected ? expected[at] : 0)) < 1e-6);
     expect([await within(dv, await dOut.data()), await within(dq), await within(dk)]).toEqual([true, true, true]);
     [out, lse, dq, dk, dv].forEach((tensor) => tensor.dispose());
   }
@@ -219,7 +286,12 @@ describe('flash-attention 2611, 1841: many rows', () => {
 });
 
 test('flash-attention 1133: window (S, 0), window (S - 1, 0) and causal are equal', async () => {
-  const sizes = { rows: [[1, 90], [1, 90]] } as const;
+  const sizes = {
+    rows: [
+      [1, 90],
+      [1, 90],
+    ],
+  } as const;
   const item = roundedAttentionCase(drawCase(new Random('windows'), sizes, { causal: true }), 'float32');
   const causal = await runAttention(item, 'float32');
   for (const left of [90, 89]) {

@@ -16,7 +16,9 @@ const CASES = 30;
 
 describe('float32 attention gradients against central differences', () => {
   const random = new Random('attention gradients');
-  const cases = Array.from({ length: CASES }, () => roundedAttentionCase(randomAttentionCase(random, 'tiny'), 'float32'));
+  const cases = Array.from({ length: CASES }, () =>
+    roundedAttentionCase(randomAttentionCase(random, 'tiny'), 'float32'),
+  );
 
   test.each(cases.map((item, n) => [n, item.title, item] as const))('%i: %s', async (_n, _title, item) => {
     const results = await runAttention(item, 'float32');

@@ -30,7 +30,7 @@ describe.each(goldenNames('kdaChained'))('KDA in parts on golden %s', (name) => 
     test.each(results)('%s', (result) => {
       const tensor = GOLDEN_KDA_RESULTS[result];
       const allowed: Tolerance = tolerance(golden, tensor);
-      expectClose(result, actual[result]!, golden.tensors[tensor]!, allowed);
+      expectClose(result, actual[result]!, golden.tensors[tensor], allowed);
     });
   });
 });

@@ -30,7 +30,7 @@ describe.each([...goldenNames('kda'), ...goldenNames('kdaChained')])('KDA on gol
 
     test.each(results)('%s', (result) => {
       const tensor = GOLDEN_KDA_RESULTS[result];
-      expectClose(result, actual[result], golden.tensors[tensor]!, tolerance(golden, tensor));
+      expectClose(result, actual[result], golden.tensors[tensor], tolerance(golden, tensor));
     });
   });
 

@@ -17,23 +17,23 @@ const [H, HV] = [2, 4];
 
 /** A dense case with every option: softplus gate, logits, states, L2 norm. */
 function denseCase(random: Random, batch: number, length: number, [K, V] = [64, 48]): KdaCase {
-  const state = () => random.tensor([batch, HV, K!, V!]);
+  const state = () => random.tensor([batch, HV, K, V]);
   return {
     title: 'dense',
     inputs: {
-      q: random.tensor([batch, length, H, K!]),
-      k: random.tensor([batch, length, H, K!]),
-      v: random.tensor([batch, length, HV, V!]),
-      g: random.tensor([batch, length, HV, K!]),
+      q: random.tensor([batch, length, H, K]),
+      k: random.tensor([batch, length, H, K]),
+      v: random.tensor([batch, length, HV, V]),
+      g: random.tensor([batch, length, HV, K]),
       beta: random.tensor([batch, length, HV]),
     },
-    dOut: random.tensor([batch, length, HV, V!]),
+    dOut: random.tensor([batch, length, HV, V]),
     dFinalState: state(),
     options: {
       qkL2Norm: true,
       betaLogits: true,
       allowNegEigval: true,
-      gate: { aLog: random.tensor([HV]), dtBias: random.tensor([HV, K!]) },
+      gate: { aLog: random.tensor([HV]), dtBias: random.tensor([HV, K]) },
       initialState: state(),
     },
   };
@@ -98,7 +98,7 @@ test.each(DTYPES)('%s: a packed sequence gives what it gives alone, bitwise', as
   const item = roundedKdaCase({ ...drawn, dFinalState: state(), options }, dtype);
   const packed = await runKda(item, { dtype });
   for (let n = 0; n < 5; n++) {
-    const [start, end] = [cu[n]!, cu[n + 1]!];
+    const [start, end] = [cu[n], cu[n + 1]];
     const entry = (tensor: Float64Tensor) => sliceOf(tensor, 0, n, n + 1);
     if (start === end) {
       expectBitwiseEqual('state passed through', entry(packed.finalState).data, entry(item.options.initialState!).data);
@@ -130,7 +130,12 @@ test('a sequence cut anywhere and chained through its states equals one call, gr
   const expected = kdaReference(item);
   const naturals: Partial<Record<keyof KdaResults, number>> = kdaNaturals(item);
   const cut = random.integer(2, length - 2);
-  for (const lengths of [[1, 149], [64, 86], [63, 1, 64, 22], [cut, length - cut]]) {
+  for (const lengths of [
+    [1, 149],
+    [64, 86],
+    [63, 1, 64, 22],
+    [cut, length - cut],
+  ]) {
     const actual = await runKdaInParts(item, lengths, 'float32');
     const failures = failuresOf(actual, expected, (name) =>
       randomTolerance('float32', expected[name]!, naturals[name]),
@@ -184,7 +189,12 @@ test('50 repeats under load are bitwise equal', async () => {
   const loadInputs = [q, k, v, g, beta].map((tensor) => toTensor(tensor, 'float32'));
   for (let n = 0; n < 50; n++) {
     const [lq, lk, lv, lg, lbeta] = loadInputs;
-    const load = kdaForward(lq!, lk!, lv!, lg!, lbeta!, { qkL2Norm: true, gate: { lowerBound: -5 }, betaLogits: true, stream: other });
+    const load = kdaForward(lq, lk, lv, lg, lbeta, {
+      qkL2Norm: true,
+      gate: { lowerBound: -5 },
+      betaLogits: true,
+      stream: other,
+    });
     expectSameResults(await runKda(item, { dtype: 'bfloat16' }), first);
     load.out.dispose();
     load.saved.dispose();
@@ -232,13 +242,12 @@ test('both state layouts give the same, with K = V and a random state', async ()
     { dtype: 'float32' },
   );
   for (const name of [...TOKEN_RESULTS, 'dALog', 'dDtBias'] as const) {
-    expect(failuresOf({ [name]: vk[name] }, { [name]: kv[name] }, () => ({ maxAbs: 1e-6 * maxAbs(kv[name].data) }))).toEqual(
-      [],
-    );
+    expect(
+      failuresOf({ [name]: vk[name] }, { [name]: kv[name] }, () => ({ maxAbs: 1e-6 * maxAbs(kv[name].data) })),
+    ).toEqual([]);
   }
   for (const name of ['finalState', 'dInitialState'] as const) {
     const tolerance = { maxAbs: 1e-6 * maxAbs(kv[name].data) };
     expect(failuresOf({ [name]: transposed(vk[name]) }, { [name]: kv[name] }, () => tolerance)).toEqual([]);
   }
 });
-

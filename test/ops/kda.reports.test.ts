@@ -42,7 +42,7 @@ describe.each([-0.01, -1, -2.5, -3, -5])('cudnn-frontend 1017, fla 649, 701: gat
     const item = roundedKdaCase({ ...drawn, dFinalState: random.tensor([1, 2, 128, 128]) }, dtype);
     const actual = await runKda(item, { dtype });
     const expected = kdaReference(item);
-    const failures = failuresOf(actual, expected, (name) => ({ rmsRatio: allowed[dtype](name as keyof KdaResults) }));
+    const failures = failuresOf(actual, expected, (name) => ({ rmsRatio: allowed[dtype](name) }));
     expect(failures).toEqual([]);
   });
 });
@@ -127,7 +127,7 @@ test('cuLA 66: initial state given or not, final state asked for or not: the sam
       if (finalState) finals.push(await finalState.data());
     }
   }
-  expectBitwiseEqual('finalState', finals[1]!, finals[0]!);
+  expectBitwiseEqual('finalState', finals[1], finals[0]);
 });
 
 test('fla 1115: gates different in every head and batch: forward and every gradient', async () => {
@@ -150,7 +150,10 @@ test('fla 1080, 906: T past 65,536', async () => {
 
 describe('cudnn-frontend 1056, fla 627: strides', () => {
   const random = new Random('strided');
-  const item = roundedKdaCase(drawCase(random, { B: 2, T: 70 }, {}, () => random.between(-1, 0)), 'float32');
+  const item = roundedKdaCase(
+    drawCase(random, { B: 2, T: 70 }, {}, () => random.between(-1, 0)),
+    'float32',
+  );
   const widened = ({ shape, data }: Float64Tensor, after: number): Tensor => {
     const width = shape.at(-1)!;
     const wide = new Float64Array((data.length / width) * (width + after)).fill(NaN);
@@ -179,11 +182,11 @@ describe('cudnn-frontend 1056, fla 627: strides', () => {
     const { q, k, v, g, beta } = item.inputs;
     const [tq, tk, tv, tg, tb] = [q, k, v, g, beta].map((tensor) => toTensor(tensor, 'float32'));
     const turned = toTensor({ shape: [2, 70, 32, 2], data: q.data }, 'float32').transpose(2, 3);
-    expect(() => kdaForward(turned, tk!, tv!, tg!, tb!)).toThrow(WarpgradRangeError);
-    expect(() => kdaForward(turned, tk!, tv!, tg!, tb!)).toThrow(
+    expect(() => kdaForward(turned, tk, tv, tg, tb)).toThrow(WarpgradRangeError);
+    expect(() => kdaForward(turned, tk, tv, tg, tb)).toThrow(
       'kdaForward: q must have stride 1 in its last dimension, got 2; call contiguous() first',
     );
-    expect(() => kdaForward(tq!, turned, tv!, tg!, tb!)).toThrow('kdaForward: k must have stride 1');
+    expect(() => kdaForward(tq, turned, tv, tg, tb)).toThrow('kdaForward: k must have stride 1');
   });
 });
 
@@ -192,7 +195,7 @@ test('GLM-5.3 4: a dtBias of shape [HV] is refused', () => {
   const { q, k, v, g, beta } = drawCase(random, { T: 5 }, {}, () => -1).inputs;
   const [tq, tk, tv, tg, tb] = [q, k, v, g, beta].map((tensor) => toTensor(tensor, 'float32'));
   const dtBias = toTensor(random.tensor([2]), 'float32');
-  const call = () => kdaForward(tq!, tk!, tv!, tg!, tb!, { gate: { lowerBound: -5, dtBias } });
+  const call = () => kdaForward(tq, tk, tv, tg, tb, { gate: { lowerBound: -5, dtBias } });
   expect(call).toThrow(WarpgradRangeError);
   expect(call).toThrow('kdaForward: gate.dtBias must have shape [64], got [2]');
 });
@@ -209,7 +212,10 @@ test('vllm 51039, fla 103: NaN in one initial state stays there; repeated offset
   const options = { ...item.options, initialState: { shape: initialState.shape, data: poisoned } };
   const dirty = await runKda({ ...item, options }, { dtype: 'float32' });
   for (const name of ['out', 'dq', 'dk', 'dv', 'dg', 'dbeta'] as const) {
-    for (const [start, end] of [[0, 128], [129, 161]] as const) {
+    for (const [start, end] of [
+      [0, 128],
+      [129, 161],
+    ] as const) {
       const part = (from: KdaResults) => sliceOf(from[name], 1, start, end).data;
       expectBitwiseEqual(`${name} of rows ${start} to ${end}`, part(dirty), part(clean));
     }
@@ -228,33 +234,45 @@ test('vllm 51039, fla 103: NaN in one initial state stays there; repeated offset
 test.each([
   ['q', [257, 8]],
   ['v', [8, 257]],
-] as const)('cuLA 41, fla 639: a head dimension of %s outside the supported ones is refused with their list', (name, dims) => {
-  const { q, k, v, g, beta } = drawCase(new Random('head dims'), { T: 2, dims }, {}, () => -1).inputs;
-  const [tq, tk, tv, tg, tb] = [q, k, v, g, beta].map((tensor) => toTensor(tensor, 'float32'));
-  expect(() => kdaForward(tq!, tk!, tv!, tg!, tb!)).toThrow(
-    `kdaForward: the head dimension of ${name} must be 1 to 256, got 257`,
-  );
-});
+] as const)(
+  'cuLA 41, fla 639: a head dimension of %s outside the supported ones is refused with their list',
+  (name, dims) => {
+    const { q, k, v, g, beta } = drawCase(new Random('head dims'), { T: 2, dims }, {}, () => -1).inputs;
+    const [tq, tk, tv, tg, tb] = [q, k, v, g, beta].map((tensor) => toTensor(tensor, 'float32'));
+    expect(() => kdaForward(tq, tk, tv, tg, tb)).toThrow(
+      `kdaForward: the head dimension of ${name} must be 1 to 256, got 257`,
+    );
+  },
+);
 
-test.each(RUNS)('megagdn-pto 9: β = 1 with duplicate keys, $dtype: bounded error, 20 bitwise equal repeats', async (run) => {
-  const random = new Random(`duplicate keys ${run.dtype}`);
-  const drawn = drawCase(random, { T: 128, heads: [1, 1], dims: [64, 64] }, {}, () => 0);
-  drawn.inputs.k.data.forEach((_, at, k) => (k[at] = k[at % 64]!));
-  drawn.inputs.beta.data.fill(1);
-  const item = roundedKdaCase(drawn, run.dtype);
-  const first = await runKda(item, run);
-  const { out, dv } = kdaReference(item);
-  for (const [name, expected] of [['out', out], ['dv', dv]] as const) {
-    const found = difference(first[name].data, expected.data);
-    expect({ name, bounded: found.maxAbs <= (run.dtype === 'float32' ? 1e-4 : 0.05) * maxAbs(expected.data) }).toEqual({
-      name,
-      bounded: true,
-    });
-  }
-  for (let n = 1; n < 20; n++) {
-    const again = await runKda(item, run);
-    for (const name of Object.keys(first) as (keyof KdaResults)[]) {
-      expectBitwiseEqual(name, again[name].data, first[name].data);
+test.each(RUNS)(
+  'megagdn-pto 9: β = 1 with duplicate keys, $dtype: bounded error, 20 bitwise equal repeats',
+  async (run) => {
+    const random = new Random(`duplicate keys ${run.dtype}`);
+    const drawn = drawCase(random, { T: 128, heads: [1, 1], dims: [64, 64] }, {}, () => 0);
+    drawn.inputs.k.data.forEach((_, at, k) => (k[at] = k[at % 64]!));
+    drawn.inputs.beta.data.fill(1);
+    const item = roundedKdaCase(drawn, run.dtype);
+    const first = await runKda(item, run);
+    const { out, dv } = kdaReference(item);
+    for (const [name, expected] of [
+      ['out', out],
+      ['dv', dv],
+    ] as const) {
+      const found = difference(first[name].data, expected.data);
+      expect({
+        name,
+        bounded: found.maxAbs <= (run.dtype === 'float32' ? 1e-4 : 0.05) * maxAbs(expected.data),
+      }).toEqual({
+        name,
+        bounded: true,
+      });
     }
-  }
-});
+    for (let n = 1; n < 20; n++) {
+      const again = await runKda(item, run);
+      for (const name of Object.keys(first) as (keyof KdaResults)[]) {
+        expectBitwiseEqual(name, again[name].data, first[name].data);
+      }
+    }
+  },
+);

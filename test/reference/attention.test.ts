@@ -1,5 +1,10 @@
 import { expectClose, maxAbs } from '../support/compare';
-import { attentionInputTensors, attentionLoss, attentionReference, randomAttentionCase } from '../support/attentionCases';
+import {
+  attentionInputTensors,
+  attentionLoss,
+  attentionReference,
+  randomAttentionCase,
+} from '../support/attentionCases';
 import { differenceFailures } from '../support/differences';
 import { attentionCaseOf, GOLDEN_ATTENTION_RESULTS, goldenNames, loadGolden } from '../support/golden';
 import { Random } from '../support/random';
@@ -12,7 +17,7 @@ describe.each(goldenNames('attention'))('attention reference on golden %s', (nam
 
   test.each(names)('%s', (result) => {
     const tensor = GOLDEN_ATTENTION_RESULTS[result];
-    const expected = golden.tensors[tensor]!;
+    const expected = golden.tensors[tensor];
     const natural = golden.stats.natural?.[tensor] ?? 0;
     // Half a unit in the last place of the float32 rounding, and float64 rounding of terms that cancel.
     expectClose(result, results[result]!, expected, { maxAbs: 2 ** -24 * maxAbs(expected.data) + 1e-14 * natural });
@@ -21,7 +26,9 @@ describe.each(goldenNames('attention'))('attention reference on golden %s', (nam
 
 // Expected values: central differences of the reference's own forward.
 describe('attention reference gradients are the derivatives of its forward', () => {
-  const cases = Array.from({ length: 12 }, (_, n) => randomAttentionCase(new Random(`attention derivative ${n}`), 'tiny'));
+  const cases = Array.from({ length: 12 }, (_, n) =>
+    randomAttentionCase(new Random(`attention derivative ${n}`), 'tiny'),
+  );
   test.each(cases.map((item) => [item.title, item] as const))('%s', (_title, item) => {
     const gradients = attentionReference(item);
     const failures = attentionInputTensors(item).flatMap(([input, name]) =>

@@ -14,7 +14,7 @@ describe.each([...goldenNames('kda'), ...goldenNames('kdaChained')])('KDA refere
 
   test.each(names)('%s', (result) => {
     const tensor = GOLDEN_KDA_RESULTS[result];
-    const expected = golden.tensors[tensor]!;
+    const expected = golden.tensors[tensor];
     const natural = golden.stats.natural?.[tensor] ?? 0;
     // Half a unit in the last place of the float32 rounding, and float64 rounding of terms that cancel.
     expectClose(result, results[result]!, expected, {
@@ -42,15 +42,15 @@ test('a log decay of -Infinity forgets the state, with no gradient and no NaN', 
   const item = randomKdaCase(random, 'tiny');
   const inputs = { ...item.inputs, g: { ...item.inputs.g, data: item.inputs.g.data.map(() => -Infinity) } };
   const { out } = kdaForwardReference(inputs, { scale: 2 });
-  const [K, V] = [inputs.q.shape[3]!, inputs.v.shape[3]!];
-  const group = inputs.v.shape[2]! / inputs.q.shape[2]!;
+  const [K, V] = [inputs.q.shape[3], inputs.v.shape[3]];
+  const group = inputs.v.shape[2] / inputs.q.shape[2];
   const expected = inputs.v.data.map((value, at) => {
     const row = Math.floor(at / V); // (token, value head)
-    const [token, head] = [Math.floor(row / inputs.v.shape[2]!), row % inputs.v.shape[2]!];
-    const qkAt = (token * inputs.q.shape[2]! + Math.floor(head / group)) * K;
+    const [token, head] = [Math.floor(row / inputs.v.shape[2]), row % inputs.v.shape[2]];
+    const qkAt = (token * inputs.q.shape[2] + Math.floor(head / group)) * K;
     let qk = 0;
-    for (let d = 0; d < K; d++) qk += inputs.q.data[qkAt + d]! * inputs.k.data[qkAt + d]!;
-    return 2 * inputs.beta.data[row]! * qk * value;
+    for (let d = 0; d < K; d++) qk += inputs.q.data[qkAt + d] * inputs.k.data[qkAt + d];
+    return 2 * inputs.beta.data[row] * qk * value;
   });
   expectClose('out', out, { shape: out.shape, data: expected }, { maxAbs: 1e-13 * maxAbs(expected) });
   const { dg } = kdaBackwardReference(item.dOut, inputs, { scale: 2 });

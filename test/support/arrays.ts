@@ -13,8 +13,8 @@ export function sliceOf({ shape, data }: Float64Tensor, dim: number, start: numb
 
 /** Arrays put together along dimension `dim`. */
 export function joinOf(parts: readonly Float64Tensor[], dim: number): Float64Tensor {
-  const extent = parts.reduce((sum, part) => sum + part.shape[dim]!, 0);
-  const shape = replaced(parts[0]!.shape, dim, extent);
+  const extent = parts.reduce((sum, part) => sum + part.shape[dim], 0);
+  const shape = replaced(parts[0].shape, dim, extent);
   const [outer] = around(shape, dim);
   const blocks = Array.from({ length: outer }, (_, n) =>
     parts.map(({ data }) => data.subarray((n * data.length) / outer, ((n + 1) * data.length) / outer)),
@@ -25,13 +25,13 @@ export function joinOf(parts: readonly Float64Tensor[], dim: number): Float64Ten
 /** A copy with dimension `dim` from index `start` on replaced by what `draw` gives. */
 export function changedFrom(tensor: Float64Tensor, dim: number, start: number, draw: () => number): Float64Tensor {
   const head = sliceOf(tensor, dim, 0, start);
-  const tail = sliceOf(tensor, dim, start, tensor.shape[dim]!);
+  const tail = sliceOf(tensor, dim, start, tensor.shape[dim]);
   return joinOf([head, { ...tail, data: tail.data.map(draw) }], dim);
 }
 
 /** The elementwise sum of arrays of one shape. */
 export function sumOf(parts: readonly Float64Tensor[]): Float64Tensor {
-  return { shape: parts[0]!.shape, data: parts[0]!.data.map((_, n) => parts.reduce((sum, p) => sum + p.data[n]!, 0)) };
+  return { shape: parts[0].shape, data: parts[0].data.map((_, n) => parts.reduce((sum, p) => sum + p.data[n], 0)) };
 }
 
 function replaced(shape: readonly number[], dim: number, extent: number): number[] {
@@ -40,7 +40,7 @@ function replaced(shape: readonly number[], dim: number, extent: number): number
 
 function around(shape: readonly number[], dim: number): [outer: number, extent: number, inner: number] {
   const product = (sizes: readonly number[]) => sizes.reduce((total, size) => total * size, 1);
-  return [product(shape.slice(0, dim)), shape[dim]!, product(shape.slice(dim + 1))];
+  return [product(shape.slice(0, dim)), shape[dim], product(shape.slice(dim + 1))];
 }
 
 function concatenated(blocks: readonly Float64Array[]): Float64Array {

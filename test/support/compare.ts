@@ -1,5 +1,10 @@
 import type { Float64Tensor } from '../../lib/reference/float64';
 
+// Looked up once: in Jest's contexts each look-up of a global is slow, and these loops are hot.
+const { abs, max } = Math;
+const { isFinite } = Number;
+const { is: same } = Object;
+
 /** How far a result may be from what is expected; each bound that is given must hold. */
 export interface Tolerance {
   /** max |err| */
@@ -18,15 +23,15 @@ export interface Difference {
 export function difference(actual: ArrayLike<number>, expected: ArrayLike<number>): Difference {
   let [maxAbs, maxAt, errors, squares] = [0, 0, 0, 0];
   for (let n = 0; n < expected.length; n++) {
-    const [a, e] = [actual[n]!, expected[n]!];
-    if (Object.is(a, e) || a === e) {
-      if (Number.isFinite(e)) squares += e * e;
+    const [a, e] = [actual[n], expected[n]];
+    if (same(a, e) || a === e) {
+      if (isFinite(e)) squares += e * e;
       continue;
     }
-    const err = Number.isFinite(a) && Number.isFinite(e) ? Math.abs(a - e) : Infinity;
+    const err = isFinite(a) && isFinite(e) ? abs(a - e) : Infinity;
     if (err > maxAbs) [maxAbs, maxAt] = [err, n];
     errors += err * err;
-    if (Number.isFinite(e)) squares += e * e;
+    if (isFinite(e)) squares += e * e;
   }
   return { maxAbs, maxAt, rmsRatio: errors === 0 ? 0 : Math.sqrt(errors / squares) };
 }
@@ -71,7 +76,7 @@ export function failuresOf<Name extends string>(
 export function expectBitwiseEqual(name: string, actual: ArrayLike<number>, expected: ArrayLike<number>): void {
   if (actual.length !== expected.length) throw new Error(`${name}: ${actual.length} numbers, not ${expected.length}`);
   for (let n = 0; n < expected.length; n++) {
-    if (Object.is(actual[n], expected[n])) continue;
+    if (same(actual[n], expected[n])) continue;
     throw new Error(`${name}: element ${n} of ${expected.length} is ${actual[n]}, not ${expected[n]} as before`);
   }
 }
@@ -80,7 +85,7 @@ export function expectBitwiseEqual(name: string, actual: ArrayLike<number>, expe
 export function maxAbs(values: ArrayLike<number>): number {
   let largest = 0;
   for (let n = 0; n < values.length; n++) {
-    if (Number.isFinite(values[n]!)) largest = Math.max(largest, Math.abs(values[n]!));
+    if (isFinite(values[n])) largest = max(largest, abs(values[n]));
   }
   return largest;
 }

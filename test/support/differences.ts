@@ -23,7 +23,7 @@ export function differenceFailures(
   const expected = checked.map((at) => derivative(loss, input.data, at));
   const allowed = tolerance * Math.max(1, maxAbs(gradient.data), maxAbs(expected));
   return checked.flatMap((at, n) => {
-    const [got, wanted] = [gradient.data[at]!, expected[n]!];
+    const [got, wanted] = [gradient.data[at], expected[n]];
     if (Math.abs(got - wanted) <= allowed) return []; // false for NaN
     return [
       `${name}: element ${at} of [${input.shape.join(', ')}] is ${got}, central differences give ${wanted}; ` +
@@ -33,7 +33,7 @@ export function differenceFailures(
 }
 
 function derivative(loss: () => number, data: Float64Array, at: number): number {
-  const value = data[at]!;
+  const value = data[at];
   const lossAt = (offset: number): number => {
     data[at] = value + offset;
     return loss();

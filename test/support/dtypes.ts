@@ -2,6 +2,11 @@ import type { Float64Tensor } from '../../lib/reference/float64';
 
 // The 16-bit formats in plain arithmetic, independent of the library: from their definition, with no bit tricks.
 
+// Looked up once: in Jest's contexts each look-up of a global is slow, and these loops are hot.
+const { abs, floor, fround, log2, max, min, round } = Math;
+const { isNaN } = Number;
+const { is: same } = Object;
+
 export type Operand = 'float32' | 'float16' | 'bfloat16';
 
 interface Format {
@@ -34,21 +39,21 @@ export function decode16(bits: number, dtype: 'float16' | 'bfloat16'): number {
 export function encode16(value: number, dtype: 'float16' | 'bfloat16'): number {
   const { mantissaBits, minExponent, maxExponent } = FORMATS[dtype];
   const topExponentBits = (maxExponent - minExponent + 2) * 2 ** mantissaBits;
-  if (Number.isNaN(value)) return topExponentBits + 2 ** (mantissaBits - 1);
-  const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
-  const magnitude = Math.abs(value);
+  if (isNaN(value)) return topExponentBits + 2 ** (mantissaBits - 1);
+  const sign = value < 0 || same(value, -0) ? 0x8000 : 0;
+  const magnitude = abs(value);
   if (magnitude === Infinity) return sign + topExponentBits;
-  let exponent = Math.max(minExponent, Math.floor(Math.log2(magnitude)));
+  let exponent = max(minExponent, floor(log2(magnitude)));
   if (magnitude < 2 ** exponent && exponent > minExponent) exponent--; // log2 rounds up just below a power of two
   const spacing = 2 ** (exponent - mantissaBits);
   // In units of the spacing: bits of this exponent, plus the carry into the next one that the format is made for.
   const units = roundToEven(magnitude / spacing);
-  return sign + Math.min(topExponentBits, units + (exponent - minExponent) * 2 ** mantissaBits);
+  return sign + min(topExponentBits, units + (exponent - minExponent) * 2 ** mantissaBits);
 }
 
 /** The nearest number of a dtype. */
 export function roundTo(value: number, dtype: Operand): number {
-  return dtype === 'float32' ? Math.fround(value) : decode16(encode16(value, dtype), dtype);
+  return dtype === 'float32' ? fround(value) : decode16(encode16(value, dtype), dtype);
 }
 
 /** The tensor with every element rounded to a dtype, as the library sees it once it is given one. */
@@ -57,8 +62,7 @@ export function rounded(tensor: Float64Tensor, dtype: Operand): Float64Tensor {
 }
 
 function roundToEven(value: number): number {
-  const floor = Math.floor(value);
-  const rest = value - floor;
-  if (rest !== 0.5) return Math.round(value);
-  return floor % 2 === 0 ? floor : floor + 1;
+  const below = floor(value);
+  if (value - below !== 0.5) return round(value);
+  return below % 2 === 0 ? below : below + 1;
 }

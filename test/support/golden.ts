@@ -124,21 +124,21 @@ export const GOLDEN_ATTENTION_RESULTS = {
 
 /** FORMAT.md's tolerance of a float32 backend for one result. */
 export function float32Tolerance(golden: GoldenCase, tensor: string): Tolerance {
-  const expected = golden.tensors[tensor]!;
+  const expected = golden.tensors[tensor];
   if (tensor === 'lse') return lseTolerance(expected);
   const natural = golden.stats.natural?.[tensor] ?? 0;
-  return { maxAbs: 10 * golden.sim.fp32[tensor]![2] + 4e-6 * natural + 1e-6 * maxAbs(expected.data) };
+  return { maxAbs: 10 * golden.sim.fp32[tensor][2] + 4e-6 * natural + 1e-6 * maxAbs(expected.data) };
 }
 
 const NATURAL_FACTORS: Record<string, number> = { dsink: 5e-4, dg: 4e-3, ddt_bias: 1e-2, dA_log: 2e-2 };
 
 /** FORMAT.md's tolerance of a backend with bfloat16 operands for one result. */
 export function bfloat16Tolerance(golden: GoldenCase, tensor: string): Tolerance {
-  const expected = golden.tensors[tensor]!;
+  const expected = golden.tensors[tensor];
   if (tensor === 'lse') return lseTolerance(expected);
   const largest = maxAbs(expected.data);
   const natural = golden.stats.natural?.[tensor] ?? 0;
-  const [rmsRatio, , simulated] = golden.sim.bf16[tensor]!;
+  const [rmsRatio, , simulated] = golden.sim.bf16[tensor];
   const naturalFactor = NATURAL_FACTORS[tensor] ?? 1e-5;
   const limit = 3 * simulated + naturalFactor * natural + 1e-5 * largest;
   const cancels = tensor in NATURAL_FACTORS || natural > 50 * largest;

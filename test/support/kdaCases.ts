@@ -20,7 +20,7 @@ export interface KdaCase {
 }
 
 const HEAD_DIMS = [1, 8, 16, 20, 60, 64, 100, 128, 256];
-const MOST_STATE_UPDATES = 3e6; // keeps the reference under half a second
+const MOST_STATE_UPDATES = 1.2e6; // keeps the reference under a tenth of a second
 
 /** Draws shapes and options over everything that KDA supports. */
 export function randomKdaCase(random: Random, size: CaseSize): KdaCase {

@@ -17,11 +17,14 @@ export async function runKdaInParts(item: KdaCase, lengths: readonly number[], d
   const shared = kdaOptions(options);
   const [B, , , K] = inputs.q.shape as [number, number, number, number];
   const [HV, V] = inputs.v.shape.slice(2) as [number, number];
-  const zero = { shape: [B, HV, ...(options.stateLayout === 'vk' ? [V, K] : [K, V])], data: new Float64Array(B * HV * K * V) };
+  const zero = {
+    shape: [B, HV, ...(options.stateLayout === 'vk' ? [V, K] : [K, V])],
+    data: new Float64Array(B * HV * K * V),
+  };
   let state: Tensor = shared.initialState ?? toTensor(zero, 'float32');
   const forwards = starts.map((start, n) => {
-    const part = (tensor: Float64Tensor) => toTensor(sliceOf(tensor, 1, start, start + lengths[n]!), dtype);
-    const gate = (tensor: Float64Tensor) => toTensor(sliceOf(tensor, 1, start, start + lengths[n]!), 'float32');
+    const part = (tensor: Float64Tensor) => toTensor(sliceOf(tensor, 1, start, start + lengths[n]), dtype);
+    const gate = (tensor: Float64Tensor) => toTensor(sliceOf(tensor, 1, start, start + lengths[n]), 'float32');
     const { q, k, v, g, beta } = inputs;
     const partOptions: KdaForwardOptions = { ...shared, initialState: state, outputFinalState: true };
     const result = kdaForward(part(q), part(k), part(v), gate(g), gate(beta), partOptions);

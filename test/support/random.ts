@@ -2,21 +2,24 @@ import { float64, type Float64Tensor } from '../../lib/reference/float64';
 
 declare const warpgradTestSeed: number; // jest.config.cjs
 
+// Looked up once: in Jest's contexts each look-up of a global is slow, and these loops are hot.
+const { cos, floor, imul, log, sqrt } = Math;
+
 /** A seeded generator (mulberry32): the same label in a run with the same seed gives the same numbers. */
 export class Random {
   #state: number;
 
   constructor(label: string, seed = warpgradTestSeed) {
     this.#state = seed >>> 0;
-    for (const char of label) this.#state = Math.imul(this.#state ^ char.codePointAt(0)!, 0x9e3779b1) >>> 0;
+    for (const char of label) this.#state = imul(this.#state ^ char.codePointAt(0)!, 0x9e3779b1) >>> 0;
   }
 
   /** In [0, 1). */
   uniform(): number {
     this.#state = (this.#state + 0x6d2b79f5) >>> 0;
     let t = this.#state;
-    t = Math.imul(t ^ (t >>> 15), t | 1);
-    t ^= t + Math.imul(t ^ (t >>> 7), t | 61);
+    t = imul(t ^ (t >>> 15), t | 1);
+    t ^= t + imul(t ^ (t >>> 7), t | 61);
     return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
   }
 
@@ -26,7 +29,7 @@ export class Random {
 
   /** Of low, low + 1, …, high. */
   integer(low: number, high: number): number {
-    return low + Math.floor(this.uniform() * (high - low + 1));
+    return low + floor(this.uniform() * (high - low + 1));
   }
 
   chance(probability: number): boolean {
@@ -34,11 +37,11 @@ export class Random {
   }
 
   pick<T>(choices: readonly T[]): T {
-    return choices[this.integer(0, choices.length - 1)]!;
+    return choices[this.integer(0, choices.length - 1)];
   }
 
   normal(): number {
-    return Math.sqrt(-2 * Math.log(1 - this.uniform())) * Math.cos(2 * Math.PI * this.uniform());
+    return sqrt(-2 * log(1 - this.uniform())) * cos(2 * Math.PI * this.uniform());
   }
 
   tensor(shape: readonly number[], draw: () => number = () => this.normal()): Float64Tensor {
@@ -62,7 +65,7 @@ export class Random {
   cuSeqlens(count: number, longest: number): number[] {
     const offsets = [0];
     for (let n = 0; n < count; n++) {
-      offsets.push(offsets[n]! + (this.chance(0.25) ? 0 : this.integer(1, longest)));
+      offsets.push(offsets[n] + (this.chance(0.25) ? 0 : this.integer(1, longest)));
     }
     return offsets;
   }

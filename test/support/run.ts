@@ -48,7 +48,11 @@ export async function readAll<Name extends string>(
  * Leaves NaN in memory that the allocator is likely to hand out next for results of these shapes: an element that an
  * operation forgets to write then shows.
  */
-export function poison(shapes: readonly (readonly number[])[], dtypes: readonly Operand[], device: Device = 'cpu'): void {
+export function poison(
+  shapes: readonly (readonly number[])[],
+  dtypes: readonly Operand[],
+  device: Device = 'cpu',
+): void {
   const fillers = shapes.flatMap((shape) =>
     dtypes.map((dtype) => {
       const size = shape.reduce((product, extent) => product * extent, 1);
@@ -67,11 +71,15 @@ export function attentionOptions(options: AttentionReferenceOptions, device: Dev
     ...rest,
     ...(sink && { sink: toTensor(sink, 'float32', device) }),
     ...(cuSeqlensQ && { cuSeqlensQ: Int32Array.from(cuSeqlensQ), cuSeqlensK: Int32Array.from(cuSeqlensK!) }),
-  } as AttentionOptions;
+  };
 }
 
 /** Forward and backward of a case, on poisoned memory. */
-export async function runAttention(item: AttentionCase, dtype: Operand, device: Device = 'cpu'): Promise<AttentionResults> {
+export async function runAttention(
+  item: AttentionCase,
+  dtype: Operand,
+  device: Device = 'cpu',
+): Promise<AttentionResults> {
   const { q, k, v } = item.inputs;
   const inputs = [q, k, v].map((tensor) => toTensor(tensor, dtype, device)) as [Tensor, Tensor, Tensor];
   using dOut = toTensor(item.dOut, dtype, device);
@@ -111,7 +119,7 @@ export function kdaOptions(options: KdaReferenceOptions, device: Device = 'cpu')
       },
     }),
     ...(cuSeqlens && { cuSeqlens: Int32Array.from(cuSeqlens) }),
-  } as KdaForwardOptions;
+  };
 }
 
 /** Forward and backward of a case, on poisoned memory. */

@@ -10,6 +10,9 @@ import type { KdaCase } from './kdaCases';
 // Tolerances for random cases. An error is measured against the largest expected value, and for gradients that are sums
 // of terms that may cancel also against the "natural" size of those terms (test/golden/FORMAT.md).
 
+// Looked up once: in Jest's contexts each look-up of a global is slow, and these loops are hot.
+const { abs, floor, max } = Math;
+
 /** What a result in a dtype may be off by. The factors of float32 are for sums of a few hundred terms. */
 export function randomTolerance(dtype: Operand, expected: Float64Tensor, natural = 0): Tolerance {
   const largest = maxAbs(expected.data);
@@ -32,26 +35,26 @@ export function attentionNaturals(item: AttentionCase): Record<'dq' | 'dk' | 'dS
   const scale = options.softmaxScale ?? D ** -0.5;
   const [dq, dk, dSink] = [new Float64Array(q.data.length), new Float64Array(k.data.length), new Float64Array(heads)];
   forEachPair(item, ({ qRow, kRow, head, lseAt }) => {
-    const kvHead = Math.floor((head * kvHeads) / heads);
+    const kvHead = floor((head * kvHeads) / heads);
     const [qAt, kAt] = [(qRow * heads + head) * D, (kRow * kvHeads + kvHead) * D];
     const [outAt, vAt] = [(qRow * heads + head) * Dv, (kRow * kvHeads + kvHead) * Dv];
     let [score, dWeight, delta] = [0, 0, 0];
-    for (let c = 0; c < D; c++) score += scale * q.data[qAt + c]! * k.data[kAt + c]!;
+    for (let c = 0; c < D; c++) score += scale * q.data[qAt + c] * k.data[kAt + c];
     for (let c = 0; c < Dv; c++) {
-      dWeight += dOut.data[outAt + c]! * v.data[vAt + c]!;
-      delta += dOut.data[outAt + c]! * out.data[outAt + c]!;
+      dWeight += dOut.data[outAt + c] * v.data[vAt + c];
+      delta += dOut.data[outAt + c] * out.data[outAt + c];
     }
     const tanh = options.softcap ? Math.tanh(score / options.softcap) : 0;
-    const weight = Math.exp((options.softcap ? options.softcap * tanh : score) - lse.data[lseAt]!);
-    const size = scale * weight * (1 - tanh * tanh) * (Math.abs(dWeight) + Math.abs(delta));
+    const weight = Math.exp((options.softcap ? options.softcap * tanh : score) - lse.data[lseAt]);
+    const size = scale * weight * (1 - tanh * tanh) * (abs(dWeight) + abs(delta));
     for (let c = 0; c < D; c++) {
-      dq[qAt + c]! += size * Math.abs(k.data[kAt + c]!);
-      dk[kAt + c]! += size * Math.abs(q.data[qAt + c]!);
+      dq[qAt + c] += size * abs(k.data[kAt + c]);
+      dk[kAt + c] += size * abs(q.data[qAt + c]);
     }
     if (!options.sink) return;
     for (let c = 0; c < Dv; c++) {
-      const term = weight * Math.abs(dOut.data[outAt + c]! * out.data[outAt + c]!); // Σ over visible keys of p ≤ 1
-      dSink[head]! += Math.exp(options.sink.data[head]! - lse.data[lseAt]!) * term;
+      const term = weight * abs(dOut.data[outAt + c] * out.data[outAt + c]); // Σ over visible keys of p ≤ 1
+      dSink[head] += Math.exp(options.sink.data[head] - lse.data[lseAt]) * term;
     }
   });
   return { dq: maxAbs(dq), dk: maxAbs(dk), dSink: maxAbs(dSink) };
@@ -69,20 +72,19 @@ function forEachPair({ inputs, options }: AttentionCase, visit: (pair: Pair) => 
   const { q, k } = inputs;
   const packed = options.cuSeqlensQ !== undefined;
   const heads = q.shape.at(-2)!;
-  const rowsOf = (shape: readonly number[]) =>
-    Array.from({ length: shape[0]! + 1 }, (_, b) => b * shape[1]!);
+  const rowsOf = (shape: readonly number[]) => Array.from({ length: shape[0] + 1 }, (_, b) => b * shape[1]);
   const cuQ = options.cuSeqlensQ ?? rowsOf(q.shape);
   const cuK = options.cuSeqlensK ?? rowsOf(k.shape);
   const [left, right] = options.window ?? [Infinity, Infinity];
   for (let n = 0; n + 1 < cuQ.length; n++) {
-    const [Sq, Sk] = [cuQ[n + 1]! - cuQ[n]!, cuK[n + 1]! - cuK[n]!];
+    const [Sq, Sk] = [cuQ[n + 1] - cuQ[n], cuK[n + 1] - cuK[n]];
     for (let i = 0; i < Sq; i++) {
       for (let j = 0; j < Sk; j++) {
         const offset = j - (i + Sk - Sq);
         if (offset < -left || offset > (options.causal ? Math.min(right, 0) : right)) continue;
         for (let head = 0; head < heads; head++) {
-          const lseAt = packed ? head * q.shape[0]! + cuQ[n]! + i : (n * heads + head) * Sq + i;
-          visit({ qRow: cuQ[n]! + i, kRow: cuK[n]! + j, head, lseAt });
+          const lseAt = packed ? head * q.shape[0] + cuQ[n] + i : (n * heads + head) * Sq + i;
+          visit({ qRow: cuQ[n] + i, kRow: cuK[n] + j, head, lseAt });
         }
       }
     }
@@ -94,26 +96,26 @@ export function kdaNaturals(item: KdaCase): Record<'dg' | 'dALog' | 'dDtBias', n
   const effective = effectiveKdaCase(item);
   const { q, k, v, g } = effective.inputs;
   const { dq, dk } = kdaPerValueHead(effective);
-  const [HV, K] = [v.shape[2]!, q.shape[3]!];
-  const group = HV / q.shape[2]!;
+  const [HV, K] = [v.shape[2], q.shape[3]];
+  const group = HV / q.shape[2];
   const { aLog, dtBias, lowerBound } = item.options.gate ?? {};
   const dALog = new Float64Array(HV);
   const dDtBias = new Float64Array(HV * K);
   let dg = 0;
   for (let at = 0; at < g.data.length; at++) {
-    const [row, d] = [Math.floor(at / K), at % K];
+    const [row, d] = [floor(at / K), at % K];
     const head = row % HV;
-    const qkAt = (Math.floor(row / HV) * q.shape[2]! + Math.floor(head / group)) * K + d;
-    const size = Math.abs(q.data[qkAt]! * dq.data[at]!) + Math.abs(k.data[qkAt]! * dk.data[at]!);
+    const qkAt = (floor(row / HV) * q.shape[2] + floor(head / group)) * K + d;
+    const size = abs(q.data[qkAt] * dq.data[at]) + abs(k.data[qkAt] * dk.data[at]);
     if (!item.options.gate) {
-      dg = Math.max(dg, size);
+      dg = max(dg, size);
       continue;
     }
     const bias = dtBias?.data[head * K + d] ?? 0;
-    const terms = gateBackward(item.inputs.g.data[at]!, size, { aLog: aLog?.data[head], bias, lowerBound });
-    dg = Math.max(dg, Math.abs(terms.dx));
-    dALog[head]! += terms.dALog ** 2;
-    dDtBias[head * K + d]! += terms.dx ** 2;
+    const terms = gateBackward(item.inputs.g.data[at], size, { aLog: aLog?.data[head], bias, lowerBound });
+    dg = max(dg, abs(terms.dx));
+    dALog[head] += terms.dALog ** 2;
+    dDtBias[head * K + d] += terms.dx ** 2;
   }
   return { dg, dALog: Math.sqrt(maxAbs(dALog)), dDtBias: Math.sqrt(maxAbs(dDtBias)) };
 }
@@ -124,7 +126,7 @@ function effectiveKdaCase(item: KdaCase): KdaCase {
   const { qkL2Norm, gate, betaLogits, allowNegEigval, ...rest } = options;
   const copy = ({ shape, data }: Float64Tensor): Float64Tensor => ({ shape, data: data.slice() });
   const [q, k, g, beta] = [copy(inputs.q), copy(inputs.k), copy(inputs.g), copy(inputs.beta)];
-  const [K, HV] = [q.shape[3]!, g.shape[2]!];
+  const [K, HV] = [q.shape[3], g.shape[2]];
   if (qkL2Norm) {
     for (const { data } of [q, k]) {
       for (let at = 0; at < data.length; at += K) normalizeRow(data.subarray(at, at + K), data.subarray(at, at + K));
@@ -133,7 +135,7 @@ function effectiveKdaCase(item: KdaCase): KdaCase {
   if (gate) {
     const { aLog, dtBias, lowerBound } = gate;
     g.data.forEach((x, at) => {
-      const head = Math.floor(at / K) % HV;
+      const head = floor(at / K) % HV;
       const bias = dtBias?.data[head * K + (at % K)] ?? 0;
       g.data[at] = gateValue(x, { aLog: aLog?.data[head], bias, lowerBound });
     });
@@ -145,18 +147,17 @@ function effectiveKdaCase(item: KdaCase): KdaCase {
 /** dq and dk of each value head, before their sum over the group: [B, T, HV, K]. */
 function kdaPerValueHead(effective: KdaCase): { dq: Float64Tensor; dk: Float64Tensor } {
   const { inputs, options, dOut, dFinalState } = effective;
-  const [HV, H, K] = [inputs.v.shape[2]!, inputs.q.shape[2]!, inputs.q.shape[3]!];
+  const [HV, H, K] = [inputs.v.shape[2], inputs.q.shape[2], inputs.q.shape[3]];
   const spread = ({ shape, data }: Float64Tensor): Float64Tensor => {
     const [B, T] = shape as [number, number];
     const result = new Float64Array(B * T * HV * K);
     result.forEach((_, at) => {
-      const row = Math.floor(at / K);
-      const head = Math.floor((row % HV) / (HV / H));
-      result[at] = data[(Math.floor(row / HV) * H + head) * K + (at % K)]!;
+      const row = floor(at / K);
+      const head = floor((row % HV) / (HV / H));
+      result[at] = data[(floor(row / HV) * H + head) * K + (at % K)]!;
     });
     return { shape: [B, T, HV, K], data: result };
   };
   const perHead = { ...inputs, q: spread(inputs.q), k: spread(inputs.k) };
   return kdaBackwardReference(dOut, perHead, { ...options, ...(dFinalState && { dFinalState }) });
 }
-

@@ -51,9 +51,7 @@ describe.each(HALVES)('%s', (dtype) => {
   test('all 65,536 bit patterns to float32 and back: the same bits, NaN stays NaN', async () => {
     const values = (await convert(ALL_BITS, dtype, 'float32')) as Float32Array;
     const back = await convert(values, 'float32', dtype);
-    const wrong = ALL_BITS.filter((bits) =>
-      isNaN16(bits, dtype) ? !isNaN16(back[bits]!, dtype) : back[bits] !== bits,
-    );
+    const wrong = ALL_BITS.filter((bits) => (isNaN16(bits, dtype) ? !isNaN16(back[bits], dtype) : back[bits] !== bits));
     expect([...wrong]).toEqual([]);
   });
 
@@ -76,17 +74,19 @@ describe.each(HALVES)('%s', (dtype) => {
     const inputs = new Float32Array(bits.buffer);
     const results = await convert(inputs, 'float32', dtype);
     const wrong = inputs.filter((value, n) => {
-      return Number.isNaN(value) ? !isNaN16(results[n]!, dtype) : results[n] !== encode16(value, dtype);
+      return Number.isNaN(value) ? !isNaN16(results[n], dtype) : results[n] !== encode16(value, dtype);
     });
     expect([...wrong]).toEqual([]);
   });
 
   test('overflow gives infinity, a NaN of any payload a NaN', async () => {
-    const payloads = new Float32Array(Uint32Array.of(0x7f800001, 0x7fc00000, 0xff800001, 0x7fffffff, 0x7f801fff).buffer);
+    const payloads = new Float32Array(
+      Uint32Array.of(0x7f800001, 0x7fc00000, 0xff800001, 0x7fffffff, 0x7f801fff).buffer,
+    );
     const results = await convert(payloads, 'float32', dtype);
     expect([...results].map((bits) => isNaN16(bits, dtype))).toEqual([true, true, true, true, true]);
     const [big, negative] = await convert(Float32Array.of(3.4e38, -3.4e38), 'float32', dtype);
-    expect([decode16(big!, dtype), decode16(negative!, dtype)]).toEqual([Infinity, -Infinity]);
+    expect([decode16(big, dtype), decode16(negative, dtype)]).toEqual([Infinity, -Infinity]);
   });
 
   test('Tensor.from rounds float data the same way', async () => {
@@ -117,6 +117,6 @@ test('float to int32 truncates and saturates, NaN gives 0; int32 to float rounds
 /** The float32 number above or below. */
 function nextFloat32(value: number, direction: 1 | -1): number {
   const bits = new Int32Array(Float32Array.of(value).buffer);
-  bits[0]! += direction;
-  return new Float32Array(bits.buffer)[0]!;
+  bits[0] += direction;
+  return new Float32Array(bits.buffer)[0];
 }

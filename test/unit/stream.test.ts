@@ -77,7 +77,11 @@ describe('Stream', () => {
   test('work on a tensor that another stream makes is ordered after that', async () => {
     const [first, second] = [new Stream(), new Stream()];
     for (let n = 0; n < 20; n++) {
-      using made = Tensor.from(Float32Array.from({ length: 300_000 }, (_, at) => at % 97), [1, 300_000, 1, 1], { stream: first });
+      using made = Tensor.from(
+        Float32Array.from({ length: 300_000 }, (_, at) => at % 97),
+        [1, 300_000, 1, 1],
+        { stream: first },
+      );
       using half = made.to({ dtype: 'float16', stream: first });
       using back = half.to({ dtype: 'float32', stream: second });
       const data = await back.data();

@@ -43,13 +43,25 @@ describe('configure', () => {
     });
   });
 
-  test.each<[string, object, 'ERR_INVALID_ARG_TYPE' | 'ERR_OUT_OF_RANGE' | 'ERR_WARPGRAD_UNSUPPORTED', string | RegExp]>([
-    ['no threads', { cpuThreads: 0 }, 'ERR_OUT_OF_RANGE', /^configure: cpuThreads must be a whole number from 1 to \d+, got 0$/],
+  test.each<
+    [string, object, 'ERR_INVALID_ARG_TYPE' | 'ERR_OUT_OF_RANGE' | 'ERR_WARPGRAD_UNSUPPORTED', string | RegExp]
+  >([
+    [
+      'no threads',
+      { cpuThreads: 0 },
+      'ERR_OUT_OF_RANGE',
+      /^configure: cpuThreads must be a whole number from 1 to \d+, got 0$/,
+    ],
     ['half threads', { cpuThreads: 1.5 }, 'ERR_OUT_OF_RANGE', /^configure: cpuThreads must be .*, got 1\.5$/],
     ['too many threads', { cpuThreads: 1e6 }, 'ERR_OUT_OF_RANGE', /^configure: cpuThreads must be .*, got 1000000$/],
     ['threads as text', { cpuThreads: '2' }, 'ERR_INVALID_ARG_TYPE', /^configure: cpuThreads must be a number, got /],
     ['an unknown instruction set', { cpuInstructionSet: 'sse9' }, 'ERR_OUT_OF_RANGE', /sse9/],
-    ['an unknown option', { threads: 2 }, 'ERR_INVALID_ARG_TYPE', /^configure: unknown option 'threads'; the options are cpuThreads, /],
+    [
+      'an unknown option',
+      { threads: 2 },
+      'ERR_INVALID_ARG_TYPE',
+      /^configure: unknown option 'threads'; the options are cpuThreads, /,
+    ],
   ])('refuses %s', (_title, options, code, message) => {
     const before = systemInfo().cpu;
     expectError(() => configure(options), code, message);

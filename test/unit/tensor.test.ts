@@ -139,10 +139,13 @@ describe('Tensor.from', () => {
     );
   });
 
-  test.each([[[-1]], [[1.5]], [[NaN]], [['2']], [[2 ** 53]], [[1, 1, 1, 1, 1, 1, 1, 1, 1]]])('shape %p is refused', (shape) => {
-    expect(() => Tensor.zeros(shape as never)).toThrow(WarpgradRangeError);
-    expect(() => Tensor.zeros(shape as never)).toThrow(/^Tensor\.zeros: shape must be /);
-  });
+  test.each([[[-1]], [[1.5]], [[NaN]], [['2']], [[2 ** 53]], [[1, 1, 1, 1, 1, 1, 1, 1, 1]]])(
+    'shape %p is refused',
+    (shape) => {
+      expect(() => Tensor.zeros(shape as never)).toThrow(WarpgradRangeError);
+      expect(() => Tensor.zeros(shape as never)).toThrow(/^Tensor\.zeros: shape must be /);
+    },
+  );
 
   test('a shape that is no array is refused', () => {
     expect(() => Tensor.zeros(3 as never)).toThrow(WarpgradTypeError);
@@ -266,11 +269,23 @@ describe('views', () => {
       (t: Tensor) => t.transpose(0, 1).view([24]),
       'view: the tensor is not contiguous; call contiguous() first',
     ],
-    ['slice past the end', (t: Tensor) => t.slice(0, 0, 3), 'slice: expected 0 <= start <= end <= 2, got start 0, end 3'],
+    [
+      'slice past the end',
+      (t: Tensor) => t.slice(0, 0, 3),
+      'slice: expected 0 <= start <= end <= 2, got start 0, end 3',
+    ],
     ['slice backwards', (t: Tensor) => t.slice(1, 2, 1), 'slice: expected 0 <= start <= end <= 3, got start 2, end 1'],
-    ['slice by halves', (t: Tensor) => t.slice(1, 0.5, 1), 'slice: expected 0 <= start <= end <= 3, got start 0.5, end 1'],
+    [
+      'slice by halves',
+      (t: Tensor) => t.slice(1, 0.5, 1),
+      'slice: expected 0 <= start <= end <= 3, got start 0.5, end 1',
+    ],
     ['slice of no dimension', (t: Tensor) => t.slice(3, 0, 1), 'slice: expected a dimension from 0 to 2, got 3'],
-    ['transpose of no dimension', (t: Tensor) => t.transpose(0, -1), 'transpose: expected a dimension from 0 to 2, got -1'],
+    [
+      'transpose of no dimension',
+      (t: Tensor) => t.transpose(0, -1),
+      'transpose: expected a dimension from 0 to 2, got -1',
+    ],
     [
       'expand of a larger dimension',
       (t: Tensor) => t.expand([4, 3, 4]),

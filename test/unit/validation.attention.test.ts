@@ -47,7 +47,12 @@ const tensors: Refusal[] = [
     RANGE,
     'q must have 4 dimensions [B, S, H, D], got shape [5, 4, 8]',
   ],
-  ['k has another batch', (a) => (a.k = zeros(3, Sk, Hkv, D)), RANGE, 'k must have shape [2, 7, 2, 8], got [3, 7, 2, 8]'],
+  [
+    'k has another batch',
+    (a) => (a.k = zeros(3, Sk, Hkv, D)),
+    RANGE,
+    'k must have shape [2, 7, 2, 8], got [3, 7, 2, 8]',
+  ],
   ['k has another D', (a) => (a.k = zeros(B, Sk, Hkv, 9)), RANGE, 'k must have shape [2, 7, 2, 8], got [2, 7, 2, 9]'],
   ['v has another Sk', (a) => (a.v = zeros(B, 8, Hkv, Dv)), RANGE, 'v must have shape [2, 7, 2, 6], got [2, 8, 2, 6]'],
   ['v has other heads', (a) => (a.v = zeros(B, Sk, 4, Dv)), RANGE, 'v must have shape [2, 7, 2, 6], got [2, 7, 4, 6]'],
@@ -82,7 +87,12 @@ const tensors: Refusal[] = [
 const options: Refusal[] = [
   ['options are null', (a) => (a.options = null as never), TYPE, 'options must be an object, got null'],
   ['options are a number', (a) => (a.options = 3 as never), TYPE, 'options must be an object, got 3'],
-  ['dropoutP', (a) => (a.options['dropoutP'] = 0.1), TYPE, /^attention\w+: unknown option 'dropoutP'; the options are causal, /],
+  [
+    'dropoutP',
+    (a) => (a.options['dropoutP'] = 0.1),
+    TYPE,
+    /^attention\w+: unknown option 'dropoutP'; the options are causal, /,
+  ],
   ['alibi', (a) => (a.options['alibi'] = zeros(H)), TYPE, /^attention\w+: unknown option 'alibi'; the options are /],
   ['casual', (a) => (a.options['casual'] = true), TYPE, /^attention\w+: unknown option 'casual'; the options are /],
   ['causal is a number', (a) => (a.options.causal = 1 as never), TYPE, 'causal must be true or false, got 1'],
@@ -111,7 +121,12 @@ const options: Refusal[] = [
     RANGE,
     'window must be [left, right] with whole numbers >= 0 or Infinity, got [NaN, 0]',
   ],
-  ['softmaxScale is text', (a) => (a.options.softmaxScale = '1' as never), TYPE, "softmaxScale must be a number, got '1'"],
+  [
+    'softmaxScale is text',
+    (a) => (a.options.softmaxScale = '1' as never),
+    TYPE,
+    "softmaxScale must be a number, got '1'",
+  ],
   ['softmaxScale is NaN', (a) => (a.options.softmaxScale = NaN), RANGE, 'softmaxScale must be finite, got NaN'],
   ['softcap is negative', (a) => (a.options.softcap = -2), RANGE, 'softcap must be >= 0, got -2'],
   ['softcap is infinite', (a) => (a.options.softcap = Infinity), RANGE, 'softcap must be finite, got Infinity'],
@@ -122,7 +137,12 @@ const options: Refusal[] = [
     TYPE,
     'sink must be float32, got float16',
   ],
-  ['sink is an array', (a) => (a.options.sink = [0, 0, 0, 0] as never), TYPE, 'sink must be a Tensor, got [0, 0, 0, 0]'],
+  [
+    'sink is an array',
+    (a) => (a.options.sink = [0, 0, 0, 0] as never),
+    TYPE,
+    'sink must be a Tensor, got [0, 0, 0, 0]',
+  ],
   ['sink was disposed', (a) => (a.options.sink = disposedTensor(H)), 'ERR_WARPGRAD_DISPOSED', 'sink was disposed'],
   ['stream is none', (a) => (a.options.stream = 'main' as never), TYPE, 'stream must be a Stream, got string'],
 ];
@@ -139,22 +159,67 @@ function packed(args: Arguments): Arguments {
 const offsets: Refusal[] = [
   ['cuSeqlensQ alone', (a) => delete packed(a).options.cuSeqlensK, TYPE, 'cuSeqlensQ needs cuSeqlensK beside it'],
   ['cuSeqlensK alone', (a) => delete packed(a).options.cuSeqlensQ, TYPE, 'cuSeqlensK needs cuSeqlensQ beside it'],
-  ['dense q', (a) => (packed(a).q = zeros(B, Sq, H, D)), RANGE, 'q must have 3 dimensions [total, H, D], got shape [2, 5, 4, 8]'],
-  ['falling', (a) => (packed(a).options.cuSeqlensQ = [0, 4, 3]), RANGE, 'cuSeqlensQ must not fall: entry 2 is 3 after 4'],
+  [
+    'dense q',
+    (a) => (packed(a).q = zeros(B, Sq, H, D)),
+    RANGE,
+    'q must have 3 dimensions [total, H, D], got shape [2, 5, 4, 8]',
+  ],
+  [
+    'falling',
+    (a) => (packed(a).options.cuSeqlensQ = [0, 4, 3]),
+    RANGE,
+    'cuSeqlensQ must not fall: entry 2 is 3 after 4',
+  ],
   ['not from 0', (a) => (packed(a).options.cuSeqlensK = [1, 3, 7]), RANGE, 'cuSeqlensK must start at 0, got 1'],
-  ['negative', (a) => (packed(a).options.cuSeqlensK = [0, -1, 7]), RANGE, 'cuSeqlensK must not fall: entry 1 is -1 after 0'],
-  ['past the rows', (a) => (packed(a).options.cuSeqlensQ = [0, 2, 6]), RANGE, 'cuSeqlensQ must end within the 5 rows, got 6'],
-  ['too short', (a) => (packed(a).options.cuSeqlensQ = [0]), RANGE, 'cuSeqlensQ must have at least 2 entries, [0, end], got 1'],
-  ['empty', (a) => (packed(a).options.cuSeqlensQ = []), RANGE, 'cuSeqlensQ must have at least 2 entries, [0, end], got 0'],
+  [
+    'negative',
+    (a) => (packed(a).options.cuSeqlensK = [0, -1, 7]),
+    RANGE,
+    'cuSeqlensK must not fall: entry 1 is -1 after 0',
+  ],
+  [
+    'past the rows',
+    (a) => (packed(a).options.cuSeqlensQ = [0, 2, 6]),
+    RANGE,
+    'cuSeqlensQ must end within the 5 rows, got 6',
+  ],
+  [
+    'too short',
+    (a) => (packed(a).options.cuSeqlensQ = [0]),
+    RANGE,
+    'cuSeqlensQ must have at least 2 entries, [0, end], got 1',
+  ],
+  [
+    'empty',
+    (a) => (packed(a).options.cuSeqlensQ = []),
+    RANGE,
+    'cuSeqlensQ must have at least 2 entries, [0, end], got 0',
+  ],
   [
     'of different lengths',
     (a) => (packed(a).options.cuSeqlensK = [0, 3, 5, 7]),
     RANGE,
     'cuSeqlensQ and cuSeqlensK must have equally many entries, got 3 and 4',
   ],
-  ['fractional', (a) => (packed(a).options.cuSeqlensQ = [0, 2.5, 5]), RANGE, 'cuSeqlensQ must hold whole numbers below 2^31, got 2.5'],
-  ['2^31', (a) => (packed(a).options.cuSeqlensQ = [0, 2 ** 31]), RANGE, 'cuSeqlensQ must hold whole numbers below 2^31, got 2147483648'],
-  ['text', (a) => (packed(a).options.cuSeqlensQ = ['0', '5'] as never), RANGE, "cuSeqlensQ must hold whole numbers below 2^31, got '0'"],
+  [
+    'fractional',
+    (a) => (packed(a).options.cuSeqlensQ = [0, 2.5, 5]),
+    RANGE,
+    'cuSeqlensQ must hold whole numbers below 2^31, got 2.5',
+  ],
+  [
+    '2^31',
+    (a) => (packed(a).options.cuSeqlensQ = [0, 2 ** 31]),
+    RANGE,
+    'cuSeqlensQ must hold whole numbers below 2^31, got 2147483648',
+  ],
+  [
+    'text',
+    (a) => (packed(a).options.cuSeqlensQ = ['0', '5'] as never),
+    RANGE,
+    "cuSeqlensQ must hold whole numbers below 2^31, got '0'",
+  ],
   [
     'a Float32Array',
     (a) => (packed(a).options.cuSeqlensQ = Float32Array.of(0, 5) as never),
@@ -225,10 +290,25 @@ interface BackwardArguments {
 }
 
 const backwardRefusals: [string, (args: BackwardArguments) => void, ErrorCode, string][] = [
-  ['dOut has another shape', (a) => (a.dOut = zeros(B, Sq, H, D)), RANGE, 'dOut must have shape [2, 5, 4, 6], got [2, 5, 4, 8]'],
-  ['dOut has another dtype', (a) => (a.dOut = a.dOut.to({ dtype: 'float16' })), TYPE, 'dOut must be float32, got float16'],
+  [
+    'dOut has another shape',
+    (a) => (a.dOut = zeros(B, Sq, H, D)),
+    RANGE,
+    'dOut must have shape [2, 5, 4, 6], got [2, 5, 4, 8]',
+  ],
+  [
+    'dOut has another dtype',
+    (a) => (a.dOut = a.dOut.to({ dtype: 'float16' })),
+    TYPE,
+    'dOut must be float32, got float16',
+  ],
   ['dOut is missing', (a) => (a.dOut = undefined as never), TYPE, 'dOut must be a Tensor, got undefined'],
-  ['out has another shape', (a) => (a.out = zeros(B, Sq, H, D)), RANGE, 'out must have shape [2, 5, 4, 6], got [2, 5, 4, 8]'],
+  [
+    'out has another shape',
+    (a) => (a.out = zeros(B, Sq, H, D)),
+    RANGE,
+    'out must have shape [2, 5, 4, 6], got [2, 5, 4, 8]',
+  ],
   ['out was disposed', (a) => (a.out = disposedTensor(B, Sq, H, Dv)), 'ERR_WARPGRAD_DISPOSED', 'out was disposed'],
   [
     'out is not contiguous',
@@ -238,7 +318,12 @@ const backwardRefusals: [string, (args: BackwardArguments) => void, ErrorCode, s
   ],
   ['lse has another shape', (a) => (a.lse = zeros(B, Sq, H)), RANGE, 'lse must have shape [2, 4, 5], got [2, 5, 4]'],
   ['lse is float16', (a) => (a.lse = a.lse.to({ dtype: 'float16' })), TYPE, 'lse must be float32, got float16'],
-  ['deterministic is text', (a) => (a.options['deterministic'] = 'yes'), TYPE, "deterministic must be true or false, got 'yes'"],
+  [
+    'deterministic is text',
+    (a) => (a.options['deterministic'] = 'yes'),
+    TYPE,
+    "deterministic must be true or false, got 'yes'",
+  ],
 ];
 
 describe('attentionBackward refuses', () => {
@@ -262,7 +347,11 @@ describe('attention accepts', () => {
     const args = packed(goodArguments());
     const { q, k, v } = args;
     const results: number[][] = [];
-    const forms = [(x: number[]) => x, (x: number[]) => Int32Array.from(x), (x: number[]) => Tensor.from(Int32Array.from(x))];
+    const forms = [
+      (x: number[]) => x,
+      (x: number[]) => Int32Array.from(x),
+      (x: number[]) => Tensor.from(Int32Array.from(x)),
+    ];
     for (const form of forms) {
       const { lse } = attentionForward(q, k, v, { cuSeqlensQ: form([0, 2, 5]), cuSeqlensK: form([0, 3, 7]) });
       results.push([...(await lse.data())]);
@@ -279,7 +368,10 @@ describe('attention accepts', () => {
     const [q, k, v] = [zeros(B, queries, H, D), zeros(B, keys, Hkv, D), zeros(B, keys, Hkv, Dv)];
     const { out, lse } = attentionForward(q, k, v);
     const { dq, dk, dv } = attentionBackward(out, q, k, v, out, lse);
-    expect([out.shape, lse.shape]).toEqual([[B, queries, H, Dv], [B, H, queries]]);
+    expect([out.shape, lse.shape]).toEqual([
+      [B, queries, H, Dv],
+      [B, H, queries],
+    ]);
     expect([...(await out.data())].every((value) => value === 0)).toBe(true);
     expect([...(await lse.data())].every((value) => value === -Infinity)).toBe(true);
     for (const gradient of [dq, dk, dv]) expect([...(await gradient.data())].every((value) => value === 0)).toBe(true);
@@ -287,8 +379,14 @@ describe('attention accepts', () => {
 
   test('undefined for every option: the defaults', async () => {
     const { q, k, v } = goodArguments();
-    const undefinedOptions = { causal: undefined, window: undefined, softcap: undefined, sink: undefined, stream: undefined };
-    const { out } = attentionForward(q, k, v, undefinedOptions as AttentionOptions);
+    const undefinedOptions = {
+      causal: undefined,
+      window: undefined,
+      softcap: undefined,
+      sink: undefined,
+      stream: undefined,
+    };
+    const { out } = attentionForward(q, k, v, undefinedOptions);
     expect(out.shape).toEqual([B, Sq, H, Dv]);
   });
 

@@ -32,7 +32,13 @@ const disposedTensor = (...shape: number[]) => {
 };
 
 const goodArguments = (): Arguments => ({
-  ...{ q: zeros(B, T, H, K), k: zeros(B, T, H, K), v: zeros(B, T, HV, V), g: zeros(B, T, HV, K), beta: zeros(B, T, HV) },
+  ...{
+    q: zeros(B, T, H, K),
+    k: zeros(B, T, H, K),
+    v: zeros(B, T, HV, V),
+    g: zeros(B, T, HV, K),
+    beta: zeros(B, T, HV),
+  },
   options: {},
 });
 
@@ -57,13 +63,28 @@ const tensors: Refusal[] = [
   ['beta is int32', (a) => (a.beta = a.beta.to({ dtype: 'int32' })), TYPE, 'beta must be float32, got int32'],
   ['k was disposed', (a) => (a.k = disposedTensor(B, T, H, K)), 'ERR_WARPGRAD_DISPOSED', 'k was disposed'],
   ['beta was disposed', (a) => (a.beta = disposedTensor(B, T, HV)), 'ERR_WARPGRAD_DISPOSED', 'beta was disposed'],
-  ['q has 3 dimensions', (a) => (a.q = zeros(T, H, K)), RANGE, 'q must have 4 dimensions [B, T, H, K], got shape [5, 2, 8]'],
+  [
+    'q has 3 dimensions',
+    (a) => (a.q = zeros(T, H, K)),
+    RANGE,
+    'q must have 4 dimensions [B, T, H, K], got shape [5, 2, 8]',
+  ],
   ['k has another K', (a) => (a.k = zeros(B, T, H, 9)), RANGE, 'k must have shape [2, 5, 2, 8], got [2, 5, 2, 9]'],
   ['v has another T', (a) => (a.v = zeros(B, 6, HV, V)), RANGE, 'v must have shape [2, 5, 4, 6], got [2, 6, 4, 6]'],
-  ['v has 3 dimensions', (a) => (a.v = zeros(T, HV, V)), RANGE, 'v must have 4 dimensions [B, T, HV, V], got shape [5, 4, 6]'],
+  [
+    'v has 3 dimensions',
+    (a) => (a.v = zeros(T, HV, V)),
+    RANGE,
+    'v must have 4 dimensions [B, T, HV, V], got shape [5, 4, 6]',
+  ],
   ['g has the heads of q', (a) => (a.g = zeros(B, T, H, K)), RANGE, 'g must have shape [2, 5, 4, 8], got [2, 5, 2, 8]'],
   ['beta has a K', (a) => (a.beta = zeros(B, T, HV, K)), RANGE, 'beta must have shape [2, 5, 4], got [2, 5, 4, 8]'],
-  ['the heads do not divide', (a) => (a.v = zeros(B, T, 3, V)), RANGE, 'the 3 heads of v must be a multiple of the 2 heads of q'],
+  [
+    'the heads do not divide',
+    (a) => (a.v = zeros(B, T, 3, V)),
+    RANGE,
+    'the 3 heads of v must be a multiple of the 2 heads of q',
+  ],
   [
     'K is 257',
     (a) => ((a.q = zeros(B, T, H, 257)), (a.k = zeros(B, T, H, 257)), (a.g = zeros(B, T, HV, 257))),
@@ -81,43 +102,93 @@ const tensors: Refusal[] = [
 
 const options: Refusal[] = [
   ['options are null', (a) => (a.options = null as never), TYPE, 'options must be an object, got null'],
-  ['chunkSize', (a) => (a.options['chunkSize'] = 64), TYPE, /^kdaForward: unknown option 'chunkSize'; the options are scale, /],
+  [
+    'chunkSize',
+    (a) => (a.options['chunkSize'] = 64),
+    TYPE,
+    /^kdaForward: unknown option 'chunkSize'; the options are scale, /,
+  ],
   ['scale is text', (a) => (a.options.scale = '1' as never), TYPE, "scale must be a number, got '1'"],
   ['scale is infinite', (a) => (a.options.scale = Infinity), RANGE, 'scale must be finite, got Infinity'],
   ['qkL2Norm is a number', (a) => (a.options.qkL2Norm = 1 as never), TYPE, 'qkL2Norm must be true or false, got 1'],
-  ['outputFinalState is null', (a) => (a.options.outputFinalState = null as never), TYPE, 'outputFinalState must be true or false, got null'],
-  ['saveIntermediates is text', (a) => (a.options.saveIntermediates = 'no' as never), TYPE, "saveIntermediates must be true or false, got 'no'"],
-  ['betaLogits is a number', (a) => (a.options.betaLogits = 0 as never), TYPE, 'betaLogits must be true or false, got 0'],
+  [
+    'outputFinalState is null',
+    (a) => (a.options.outputFinalState = null as never),
+    TYPE,
+    'outputFinalState must be true or false, got null',
+  ],
+  [
+    'saveIntermediates is text',
+    (a) => (a.options.saveIntermediates = 'no' as never),
+    TYPE,
+    "saveIntermediates must be true or false, got 'no'",
+  ],
+  [
+    'betaLogits is a number',
+    (a) => (a.options.betaLogits = 0 as never),
+    TYPE,
+    'betaLogits must be true or false, got 0',
+  ],
   [
     'allowNegEigval without betaLogits',
     (a) => (a.options.allowNegEigval = true),
     RANGE,
     'allowNegEigval needs betaLogits: it doubles their sigmoid',
   ],
-  ['stateLayout is unknown', (a) => (a.options.stateLayout = 'vkv' as never), TYPE, "stateLayout must be 'kv' or 'vk', got 'vkv'"],
+  [
+    'stateLayout is unknown',
+    (a) => (a.options.stateLayout = 'vkv' as never),
+    TYPE,
+    "stateLayout must be 'kv' or 'vk', got 'vkv'",
+  ],
   ['stream is none', (a) => (a.options.stream = 1 as never), TYPE, 'stream must be a Stream, got number'],
 ];
 
 const gates: Refusal[] = [
+  ['gate is empty', (a) => (a.options.gate = {}), TYPE, 'gate needs aLog (softplus gate) or lowerBound (bounded gate)'],
   [
-    'gate is empty',
-    (a) => (a.options.gate = {}),
+    'gate has another key',
+    (a) => (a.options.gate = { bias: 1 } as never),
     TYPE,
-    'gate needs aLog (softplus gate) or lowerBound (bounded gate)',
+    /^kdaForward: gate: unknown option 'bias'/,
   ],
-  ['gate has another key', (a) => (a.options.gate = { bias: 1 } as never), TYPE, /^kdaForward: gate: unknown option 'bias'/],
-  ['gate is true', (a) => (a.options.gate = true as never), TYPE, /^kdaForward: gate: options must be an object, got true$/],
+  [
+    'gate is true',
+    (a) => (a.options.gate = true as never),
+    TYPE,
+    /^kdaForward: gate: options must be an object, got true$/,
+  ],
   ['lowerBound is 0', (a) => (a.options.gate = { lowerBound: 0 }), RANGE, 'gate.lowerBound must be below 0, got 0'],
-  ['lowerBound is positive', (a) => (a.options.gate = { lowerBound: 5 }), RANGE, 'gate.lowerBound must be below 0, got 5'],
-  ['lowerBound is -Infinity', (a) => (a.options.gate = { lowerBound: -Infinity }), RANGE, 'gate.lowerBound must be finite, got -Infinity'],
-  ['aLog has another shape', (a) => (a.options.gate = { aLog: zeros(H) }), RANGE, 'gate.aLog must have shape [4], got [2]'],
+  [
+    'lowerBound is positive',
+    (a) => (a.options.gate = { lowerBound: 5 }),
+    RANGE,
+    'gate.lowerBound must be below 0, got 5',
+  ],
+  [
+    'lowerBound is -Infinity',
+    (a) => (a.options.gate = { lowerBound: -Infinity }),
+    RANGE,
+    'gate.lowerBound must be finite, got -Infinity',
+  ],
+  [
+    'aLog has another shape',
+    (a) => (a.options.gate = { aLog: zeros(H) }),
+    RANGE,
+    'gate.aLog must have shape [4], got [2]',
+  ],
   [
     'aLog is bfloat16',
     (a) => (a.options.gate = { aLog: Tensor.zeros([HV], { dtype: 'bfloat16' }) }),
     TYPE,
     'gate.aLog must be float32, got bfloat16',
   ],
-  ['dtBias is [HV]', (a) => (a.options.gate = { lowerBound: -5, dtBias: zeros(HV) }), RANGE, 'gate.dtBias must have shape [32], got [4]'],
+  [
+    'dtBias is [HV]',
+    (a) => (a.options.gate = { lowerBound: -5, dtBias: zeros(HV) }),
+    RANGE,
+    'gate.dtBias must have shape [32], got [4]',
+  ],
   [
     'dtBias is [K, HV]',
     (a) => (a.options.gate = { lowerBound: -5, dtBias: zeros(K, HV) }),
@@ -169,7 +240,12 @@ const states: Refusal[] = [
 ];
 
 const offsets: Refusal[] = [
-  ['a batch of 2', (a) => (a.options.cuSeqlens = [0, 5]), RANGE, 'packed sequences (cuSeqlens) need a batch of 1, got 2'],
+  [
+    'a batch of 2',
+    (a) => (a.options.cuSeqlens = [0, 5]),
+    RANGE,
+    'packed sequences (cuSeqlens) need a batch of 1, got 2',
+  ],
   ['falling', (a) => packed(a, [0, 4, 3]), RANGE, 'cuSeqlens must not fall: entry 2 is 3 after 4'],
   ['not from 0', (a) => packed(a, [2, 10]), RANGE, 'cuSeqlens must start at 0, got 2'],
   ['past the rows', (a) => packed(a, [0, 11]), RANGE, 'cuSeqlens must end within the 10 rows, got 11'],
@@ -214,7 +290,12 @@ describe('kdaBackward refuses', () => {
   const dOut = () => zeros(B, T, HV, V);
 
   test.each<[string, () => [Tensor, KdaSaved, object?], ErrorCode, string]>([
-    ['dOut of another shape', () => [zeros(B, T, H, V), forward()], RANGE, 'dOut must have shape [2, 5, 4, 6], got [2, 5, 2, 6]'],
+    [
+      'dOut of another shape',
+      () => [zeros(B, T, H, V), forward()],
+      RANGE,
+      'dOut must have shape [2, 5, 4, 6], got [2, 5, 2, 6]',
+    ],
     [
       'dOut of another dtype',
       () => [dOut().to({ dtype: 'float16' }), forward()],
@@ -223,7 +304,12 @@ describe('kdaBackward refuses', () => {
     ],
     ['a missing dOut', () => [undefined as never, forward()], TYPE, 'dOut must be a Tensor, got undefined'],
     ['saved that is none', () => [dOut(), {} as never], TYPE, 'saved must be what kdaForward gave, got Object'],
-    ['saved that is missing', () => [dOut(), undefined as never], TYPE, 'saved must be what kdaForward gave, got undefined'],
+    [
+      'saved that is missing',
+      () => [dOut(), undefined as never],
+      TYPE,
+      'saved must be what kdaForward gave, got undefined',
+    ],
     [
       'saved that was disposed',
       () => {
@@ -279,7 +365,10 @@ describe('KDA accepts', () => {
   });
 
   test('no tokens: empty results, the state passed through', async () => {
-    const state = Tensor.from(Float32Array.from({ length: HV * K * V }, (_, n) => n), [1, HV, K, V]);
+    const state = Tensor.from(
+      Float32Array.from({ length: HV * K * V }, (_, n) => n),
+      [1, HV, K, V],
+    );
     const [q, v] = [zeros(1, 0, H, K), zeros(1, 0, HV, V)];
     const { out, finalState, saved } = kdaForward(q, q, v, zeros(1, 0, HV, K), zeros(1, 0, HV), {
       initialState: state,

@@ -6,13 +6,17 @@ process.stdout.write('ready\n');
 
 const ways: Record<string, () => void> = {
   'process.exit': () => process.exit(7),
-  'process.exit in a promise': () => void results[0]!.data().then(() => process.exit(7)),
+  'process.exit in a promise': () => void results[0].data().then(() => process.exit(7)),
   throw: () => {
     throw new Error('thrown on purpose');
   },
   rejection: () => void Promise.reject(new Error('rejected on purpose')),
   'end of script': () => undefined,
-  'end of script while reading': () => void results.at(-1)!.data().then((data) => process.stdout.write(`read ${data.length}\n`)),
+  'end of script while reading': () =>
+    void results
+      .at(-1)!
+      .data()
+      .then((data) => process.stdout.write(`read ${data.length}\n`)),
   'wait for a signal': () => void setInterval(() => undefined, 1000),
 };
-ways[process.argv[2]!]!();
+ways[process.argv[2]]();

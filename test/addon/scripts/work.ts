@@ -31,7 +31,7 @@ export async function checkSmall(): Promise<void> {
     [kda.out, [1, 8, 27, 64]],
   ] as const) {
     const found = await tensor.data();
-    if (found.some((value, n) => !(Math.abs(value - expected[n]!) < 1e-4))) {
+    if (found.some((value, n) => !(Math.abs(value - expected[n]) < 1e-4))) {
       throw new Error(`expected ${String(expected)}, got ${String(found)}`);
     }
   }
