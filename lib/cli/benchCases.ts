@@ -84,15 +84,10 @@ function attentionRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: 
 
 const KDA_CHUNK = 64;
 
-/** Products of the chunk form (docs/kda.md §2 and §3) a token and value head; triangular ones count half. */
+/** As counted in native/backends/cpu/kda/README.md, a token and value head; triangular products count half. */
 function kdaFlops(K: number, V: number): Readonly<Record<Pass, number>> {
   const C = KDA_CHUNK;
-  return {
-    // N, Aqk; T Y, Aqk U; Kd S, Qd S, Krᵀ U
-    forward: 2 * C * K + 2 * C * V + 6 * K * V,
-    // N, Aqk, and the four sums in dq, dk⁺, dk⁻; Aqkᵀ do, do Uᵀ, Tᵀ dU, dY Uᵀ; Kd S, Kr dS, U dSᵀ, do Sᵀ, dR Sᵀ, Qdᵀ do, Kdᵀ dR
-    backward: 6 * C * K + 4 * C * V + 14 * K * V,
-  };
+  return { forward: 2 * C * K + 2 * C * V + 6 * K * V, backward: 6 * C * K + 4 * C * V + 12 * K * V };
 }
 
 /** KDA of one sequence with normalised keys, as a layer calls it. */
