@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 'use strict';
 // Builds the addon with CMake, incrementally, and puts it at build/Release/warpgrad.node (or into --out DIR).
+// With --if-missing, as at the package's installation, only where no binary can be loaded: a prebuilt one will do.
 //
 // The build tree is .build/addon, outside build/, which `node-gyp rebuild` deletes.
 const { spawnSync } = require('node:child_process');
@@ -101,6 +102,23 @@ function install(folder) {
   fs.renameSync(temporary, path.join(folder, BINARY));
 }
 
-const { values } = parseArgs({ options: { out: { type: 'string', default: path.join(ROOT, 'build', 'Release') } } });
-build();
-install(path.resolve(values.out));
+/** Whether there is a binary already, built here or prebuilt, that this Node can load. */
+function canLoad() {
+  try {
+    require('node-gyp-build')(ROOT);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+const { values } = parseArgs({
+  options: {
+    out: { type: 'string', default: path.join(ROOT, 'build', 'Release') },
+    'if-missing': { type: 'boolean', default: false },
+  },
+});
+if (!(values['if-missing'] && canLoad())) {
+  build();
+  install(path.resolve(values.out));
+}
