@@ -126,7 +126,8 @@ class ForwardRows {
   // Scores become probabilities relative to the running maximum.
   void exponentiate(int num_keys, float factor, const Vec (&minus_max)[kVecs]) {
     const auto probability = [&](int key, int v) __attribute__((always_inline)) {
-      const Vec p = exp2(fma(load(scratch_.scores + key * kColumns + v * kLanes), splat(factor), minus_max[v]));
+      const Vec p = exp2_bounded<Products::kPerWord == 2>(
+          fma(load(scratch_.scores + key * kColumns + v * kLanes), splat(factor), minus_max[v]));
       state_.sum[v] += p;
       return p;
     };

@@ -49,19 +49,41 @@ WARPGRAD_INLINE Vec scale_by_power(Vec x, Vec n) {
 
 }  // namespace vec_detail
 
+namespace vec_detail {
+
+// 2^f for |f| <= 1/2, exactly 1 for 0. Relative error: 9e-9, or 8e-6 with the short polynomial.
+template <bool kShort>
+WARPGRAD_INLINE Vec exp2_of_fraction(Vec f) {
+  Vec p;
+  if constexpr (kShort) {
+    p = fma(splat(0x1.3cbf6cp-7f), f, splat(0x1.c96d7ep-5f));
+    p = fma(p, f, splat(0x1.ebfa4ap-3f));
+    p = fma(p, f, splat(0x1.62e2d2p-1f));
+  } else {
+    p = fma(splat(0x1.444004p-13f), f, splat(0x1.5f0896p-10f));
+    p = fma(p, f, splat(0x1.3b2a1cp-7f));
+    p = fma(p, f, splat(0x1.c6af6cp-5f));
+    p = fma(p, f, splat(0x1.ebfbe0p-3f));
+    p = fma(p, f, splat(0x1.62e430p-1f));
+  }
+  return fma(p, f, splat(1.0f));
+}
+
+}  // namespace vec_detail
+
 // 2^x: within 1.5 ulp, exact for integers; -inf gives 0.
 WARPGRAD_INLINE Vec exp2(Vec x) {
   x = min(splat(129.0f), max(splat(-151.0f), x));
   const Vec n = vec_detail::round_to_integer(x);
-  const Vec f = x - n;
-  Vec p = splat(0x1.444004p-13f);
-  p = fma(p, f, splat(0x1.5f0896p-10f));
-  p = fma(p, f, splat(0x1.3b2a1cp-7f));
-  p = fma(p, f, splat(0x1.c6af6cp-5f));
-  p = fma(p, f, splat(0x1.ebfbe0p-3f));
-  p = fma(p, f, splat(0x1.62e430p-1f));
-  p = fma(p, f, splat(1.0f));
-  return vec_detail::scale_by_power(p, n);
+  return vec_detail::scale_by_power(vec_detail::exp2_of_fraction<false>(x - n), n);
+}
+
+// 2^x for x <= 1. kShort: to a relative error of 8e-6 only, for results that are rounded to 16 bits.
+template <bool kShort>
+WARPGRAD_INLINE Vec exp2_bounded(Vec x) {
+  x = max(splat(-151.0f), x);
+  const Vec n = vec_detail::round_to_integer(x);
+  return vec_detail::scale_by_power(vec_detail::exp2_of_fraction<kShort>(x - n), n);
 }
 
 namespace vec_detail {
