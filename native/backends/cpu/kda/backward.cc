@@ -61,8 +61,9 @@ struct Partials {
 template <class PrepareHead>
 void chunk_gradients(const Problem& problem, const Kernels& kernels, int64_t i, int64_t qk_head,
                      const BackwardMemory& memory, PrepareHead prepare_head) {
-  std::fill_n(memory.dq, qk_rows_elems(problem), 0.0f);
-  std::fill_n(memory.dk, qk_rows_elems(problem), 0.0f);
+  const int64_t elems = int64_t(padded(problem.chunks[i].rows)) * problem.k_stride;
+  std::fill_n(memory.dq, elems, 0.0f);
+  std::fill_n(memory.dk, elems, 0.0f);
   for (int64_t r = 0; r < problem.group; ++r) prepare_head(qk_head * problem.group + r);
   kernels.store_qk_gradients(problem, problem.chunks[i], qk_head, memory.dq, memory.dk);
 }

@@ -63,8 +63,25 @@ void kda_backward_state(const Problem& problem, const Chunk& chunk, int column_b
 
 namespace {
 
-// dx = r (dy - y (y dy)) with y = x r; in place, x the raw row.
-void norm_backward(int Kp, const float* x, float* dy) {
+// dx = r (dy - y (y dy)) with y = x r; in place, x the raw row. In double precision: with few dimensions dy is nearly
+// parallel to y (with one, it is) and the difference cancels.
+void short_norm_backward(int K, const float* x, float* dy) {
+  double squares = kda::kNormEpsilon, products = 0;
+  for (int d = 0; d < K; ++d) {
+    squares += double(x[d]) * x[d];
+    products += double(x[d]) * dy[d];
+  }
+  const double r = 1 / __builtin_sqrt(squares);
+  for (int d = 0; d < K; ++d) dy[d] = static_cast<float>(r * (dy[d] - x[d] * (products / squares)));
+}
+
+constexpr int kShortRow = 8;
+
+void norm_backward(int K, int Kp, const float* x, float* dy) {
+  if (K <= kShortRow) {
+    short_norm_backward(K, x, dy);
+    return;
+  }
   Vec squares{}, products{};
   for (int d = 0; d < Kp; d += kLanes) {
     squares = fma(load(x + d), load(x + d), squares);
@@ -86,9 +103,9 @@ void kda_store_qk_gradients(const Problem& problem, const Chunk& chunk, int64_t 
     for (int d = 0; d < Kp; d += kLanes) store(dq_row + d, problem.scale * load(dq_row + d));
     if (problem.qk_l2_norm) {
       load_row(problem.q, offset_of(problem.q, chunk.batch, chunk.token + i, qk_head), K, x);
-      norm_backward(Kp, x, dq_row);
+      norm_backward(K, Kp, x, dq_row);
       load_row(problem.k, offset_of(problem.k, chunk.batch, chunk.token + i, qk_head), K, x);
-      norm_backward(Kp, x, dk_row);
+      norm_backward(K, Kp, x, dk_row);
     }
     store_row(problem.dq, offset_of(problem.dq, chunk.batch, chunk.token + i, qk_head), K, dq_row);
     store_row(problem.dk, offset_of(problem.dk, chunk.batch, chunk.token + i, qk_head), K, dk_row);
