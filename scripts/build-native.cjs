@@ -105,6 +105,7 @@ function install(folder) {
 /** Whether there is a binary already, built here or prebuilt, that this Node can load. */
 function canLoad() {
   try {
+    // @ts-expect-error: it has no types
     require('node-gyp-build')(ROOT);
     return true;
   } catch {
