@@ -86,7 +86,7 @@ class Backward {
   // the result must not depend on the threads or the batch.
   int64_t key_block_rows(const Sequence& sequence) const {
     const int64_t largest = shape_.d + shape_.dv > 256 ? 128 : 256;
-    return std::clamp<int64_t>(sequence.k_len / 8 / kKeyTile * kKeyTile, kKeyTile, largest);
+    return std::clamp<int64_t>(sequence.k_len / 8 / kKeyTile * kKeyTile, 2 * kKeyTile, largest);
   }
   int64_t num_key_blocks(const Sequence& sequence) const {
     const int64_t rows = key_block_rows(sequence);
