@@ -2,6 +2,8 @@ import { availableParallelism } from 'node:os';
 import type { SystemInfo } from '../../lib';
 import { runScript } from '../support/child';
 
+jest.setTimeout(150_000);
+
 // How processes and worker threads with the addon end. Expected values: the exit codes and signals that Node documents.
 
 describe('a process with work queued ends', () => {
@@ -17,7 +19,7 @@ describe('a process with work queued ends', () => {
     expect(end).toMatchObject({ code, signal: null });
     expect(end.stderr).toContain(message);
     if (message === '') expect(end.stderr).toBe('');
-    if (way.endsWith('reading')) expect(end.stdout).toBe('ready\nread 524288\n');
+    if (way.endsWith('reading')) expect(end.stdout).toBe('ready\nread 262144\n');
   });
 
   test.each(['SIGTERM', 'SIGINT'] as const)('by %s', async (signal) => {

@@ -9,7 +9,7 @@ import {
 } from '../support/golden';
 import { kdaReference, roundedKdaCase } from '../support/kdaCases';
 import { runKda, type KdaResults } from '../support/run';
-import { kdaNaturals, randomTolerance } from '../support/tolerance';
+import { kdaNaturals, kdaTolerance } from '../support/tolerance';
 
 // Expected values: test/golden (float64), with the tolerances of its FORMAT.md. Its inputs are exact in bfloat16.
 describe.each([...goldenNames('kda'), ...goldenNames('kdaChained')])('KDA on golden %s', (name) => {
@@ -50,7 +50,7 @@ describe.each([...goldenNames('kda'), ...goldenNames('kdaChained')])('KDA on gol
         result,
         actual[result],
         expected[result]!,
-        randomTolerance('float16', expected[result]!, naturals[result]),
+        kdaTolerance('float16', result, expected[result]!, naturals),
       );
     });
   });

@@ -9,7 +9,7 @@ import { kdaReference, randomKdaCase, roundedKdaCase, type KdaCase } from '../su
 import { runKdaInParts } from '../support/kdaParts';
 import { Random } from '../support/random';
 import { fromTensor, readAll, runKda, toTensor, type KdaResults } from '../support/run';
-import { kdaNaturals, randomTolerance } from '../support/tolerance';
+import { kdaNaturals, kdaTolerance } from '../support/tolerance';
 
 const DTYPES: readonly Operand[] = ['float32', 'float16', 'bfloat16'];
 const TOKEN_RESULTS = ['out', 'dq', 'dk', 'dv', 'dg', 'dbeta'] as const;
@@ -137,9 +137,7 @@ test('a sequence cut anywhere and chained through its states equals one call, gr
     [cut, length - cut],
   ]) {
     const actual = await runKdaInParts(item, lengths, 'float32');
-    const failures = failuresOf(actual, expected, (name) =>
-      randomTolerance('float32', expected[name]!, naturals[name]),
-    );
+    const failures = failuresOf(actual, expected, (name) => kdaTolerance('float32', name, expected[name]!, naturals));
     expect({ lengths, failures }).toEqual({ lengths, failures: [] });
   }
 });

@@ -76,7 +76,7 @@ export function attentionReference(item: AttentionCase): AttentionReferenceOutpu
 /** sum(out · dOut) of the float64 reference. */
 export function attentionLoss({ inputs, options, dOut }: AttentionCase): number {
   const { out } = attentionForwardReference(inputs.q, inputs.k, inputs.v, options);
-  return out.data.reduce((sum, value, n) => sum + value * dOut.data[n]!, 0);
+  return out.data.reduce((sum, value, n) => sum + value * dOut.data[n], 0);
 }
 
 /** Each input that has a gradient, with the gradient's name. */

@@ -3,7 +3,7 @@ import { failuresOf } from './compare';
 import type { Operand } from './dtypes';
 import { kdaReference, roundedKdaCase, type KdaCase } from './kdaCases';
 import { runAttention, runKda, type AttentionResults, type KdaResults, type KdaRun } from './run';
-import { attentionNaturals, kdaNaturals, randomTolerance } from './tolerance';
+import { attentionNaturals, kdaNaturals, kdaTolerance, randomTolerance } from './tolerance';
 
 /** What is wrong with the library's forward and backward of a case, against the float64 reference on the rounded inputs. */
 export async function attentionFailures(drawn: AttentionCase, dtype: Operand): Promise<string[]> {
@@ -22,5 +22,5 @@ export async function kdaFailures(drawn: KdaCase, run: KdaRun): Promise<string[]
   const actual = await runKda(item, run);
   const expected = kdaReference(item);
   const naturals: Partial<Record<keyof KdaResults, number>> = kdaNaturals(item);
-  return failuresOf(actual, expected, (name) => randomTolerance(run.dtype, expected[name]!, naturals[name]));
+  return failuresOf(actual, expected, (name) => kdaTolerance(run.dtype, name, expected[name]!, naturals));
 }

@@ -18,7 +18,7 @@ export interface ChildOptions {
   readonly signal?: NodeJS.Signals;
 }
 
-/** Runs a script of test/addon/scripts in a process of its own; kills it after 30 seconds, which no test expects. */
+/** Runs a script of test/addon/scripts in a process of its own; kills it after two minutes, which no test expects. */
 export function runScript(name: string, options: ChildOptions = {}): Promise<ChildEnd> {
   const { args = [], nodeOptions = [], env = {}, signal } = options;
   const script = join(__dirname, '../addon/scripts', name);
@@ -27,7 +27,7 @@ export function runScript(name: string, options: ChildOptions = {}): Promise<Chi
       env: { ...process.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
-    const timer = setTimeout(() => child.kill('SIGKILL'), 30_000);
+    const timer = setTimeout(() => child.kill('SIGKILL'), 120_000);
     let [stdout, stderr] = ['', ''];
     child.stdout.on('data', (chunk: Buffer) => {
       stdout += chunk.toString();

@@ -98,8 +98,8 @@ export function kdaReference(item: KdaCase): Omit<KdaReferenceOutputs & KdaRefer
 /** sum(out · dOut) + sum(finalState · dFinalState) of the float64 reference. */
 export function kdaLoss({ inputs, options, dOut, dFinalState }: KdaCase): number {
   const { out, finalState } = kdaForwardReference(inputs, options);
-  const sum = out.data.reduce((total, value, n) => total + value * dOut.data[n]!, 0);
-  return dFinalState ? finalState.data.reduce((total, value, n) => total + value * dFinalState.data[n]!, sum) : sum;
+  const sum = out.data.reduce((total, value, n) => total + value * dOut.data[n], 0);
+  return dFinalState ? finalState.data.reduce((total, value, n) => total + value * dFinalState.data[n], sum) : sum;
 }
 
 /** Each input that has a gradient, with the gradient's name. */
@@ -163,7 +163,10 @@ function drawKdaInputs(
     k: rows(),
     v: random.tensor([B, T, HV, V]),
     g: random.tensor([B, T, HV, K], gate ? () => 2 * random.normal() : random.pick(decays)),
-    beta: random.tensor([B, T, HV], betaLogits ? () => 2 * random.normal() : () => random.pick([0, 1, random.uniform()])),
+    beta: random.tensor(
+      [B, T, HV],
+      betaLogits ? () => 2 * random.normal() : () => random.pick([0, 1, random.uniform()]),
+    ),
   };
 }
 

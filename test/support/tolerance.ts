@@ -6,6 +6,7 @@ import type { AttentionCase } from './attentionCases';
 import { maxAbs, type Tolerance } from './compare';
 import { ROUNDOFF, type Operand } from './dtypes';
 import type { KdaCase } from './kdaCases';
+import type { KdaResults } from './run';
 
 // Tolerances for random cases. An error is measured against the largest expected value, and for gradients that are sums
 // of terms that may cancel also against the "natural" size of those terms (test/golden/FORMAT.md).
@@ -14,16 +15,32 @@ import type { KdaCase } from './kdaCases';
 const { abs, floor, max } = Math;
 
 /** What a result in a dtype may be off by. The factors of float32 are for sums of a few hundred terms. */
-export function randomTolerance(dtype: Operand, expected: Float64Tensor, natural = 0): Tolerance {
+export function randomTolerance(
+  dtype: Operand,
+  expected: Float64Tensor,
+  natural = 0,
+  naturalFactor = dtype === 'float32' ? 4e-6 : 2 * ROUNDOFF[dtype],
+): Tolerance {
   const largest = maxAbs(expected.data);
-  if (dtype === 'float32') return { maxAbs: 1e-5 * largest + 4e-6 * natural + 1e-7 };
+  if (dtype === 'float32') return { maxAbs: 1e-5 * largest + naturalFactor * natural + 1e-7 };
   const u = ROUNDOFF[dtype];
   const smallest = dtype === 'float16' ? 2 ** -23 : 0; // float16 has few digits left among its smallest numbers
   const cancels = natural > 10 * largest;
   return {
-    maxAbs: 6 * u * largest + 2 * u * natural + smallest + 1e-7,
+    maxAbs: 6 * u * largest + naturalFactor * natural + smallest + 1e-7,
     ...(!cancels && largest > 64 * smallest && { rmsRatio: 4 * u }),
   };
+}
+
+/** The tolerance of one result of KDA; q and k are normalised in float32, whatever the dtype. */
+export function kdaTolerance(
+  dtype: Operand,
+  name: keyof KdaResults,
+  expected: Float64Tensor,
+  naturals: Partial<Record<keyof KdaResults, number>>,
+): Tolerance {
+  const factor = name === 'dq' || name === 'dk' ? 4e-6 : undefined;
+  return randomTolerance(dtype, expected, naturals[name], factor);
 }
 
 /** Natural sizes of dq, dk (max of scale Σ p |slope| (|dP| + |delta|) |k| or |q|) and dSink. */
@@ -91,8 +108,11 @@ function forEachPair({ inputs, options }: AttentionCase, visit: (pair: Pair) => 
   }
 }
 
-/** Natural sizes of dg (max of (|q dq| + |k dk|) |da/dg|), and of dALog and dDtBias (root of the sum of squares). */
-export function kdaNaturals(item: KdaCase): Record<'dg' | 'dALog' | 'dDtBias', number> {
+/**
+ * Natural sizes of dg (max of (|q dq| + |k dk|) |da/dg|), of dALog and dDtBias (root of the sum of squares), and of dq and
+ * dk through the L2 norm, which takes away what lies along the row: all of it when K is 1.
+ */
+export function kdaNaturals(item: KdaCase): Record<'dq' | 'dk' | 'dg' | 'dALog' | 'dDtBias', number> {
   const effective = effectiveKdaCase(item);
   const { q, k, v, g } = effective.inputs;
   const { dq, dk } = kdaPerValueHead(effective);
@@ -101,11 +121,14 @@ export function kdaNaturals(item: KdaCase): Record<'dg' | 'dALog' | 'dDtBias', n
   const { aLog, dtBias, lowerBound } = item.options.gate ?? {};
   const dALog = new Float64Array(HV);
   const dDtBias = new Float64Array(HV * K);
+  const [dqSizes, dkSizes] = [new Float64Array(q.data.length), new Float64Array(k.data.length)];
   let dg = 0;
   for (let at = 0; at < g.data.length; at++) {
     const [row, d] = [floor(at / K), at % K];
     const head = row % HV;
     const qkAt = (floor(row / HV) * q.shape[2] + floor(head / group)) * K + d;
+    dqSizes[qkAt] += abs(dq.data[at]);
+    dkSizes[qkAt] += abs(dk.data[at]);
     const size = abs(q.data[qkAt] * dq.data[at]) + abs(k.data[qkAt] * dk.data[at]);
     if (!item.options.gate) {
       dg = max(dg, size);
@@ -117,7 +140,28 @@ export function kdaNaturals(item: KdaCase): Record<'dg' | 'dALog' | 'dDtBias', n
     dALog[head] += terms.dALog ** 2;
     dDtBias[head * K + d] += terms.dx ** 2;
   }
-  return { dg, dALog: Math.sqrt(maxAbs(dALog)), dDtBias: Math.sqrt(maxAbs(dDtBias)) };
+  const throughNorm = (x: Float64Tensor, y: Float64Tensor, sizes: Float64Array) =>
+    item.options.qkL2Norm ? normNatural(x.data, y.data, sizes, K) : 0;
+  return {
+    dq: throughNorm(item.inputs.q, q, dqSizes),
+    dk: throughNorm(item.inputs.k, k, dkSizes),
+    ...{ dg, dALog: Math.sqrt(maxAbs(dALog)), dDtBias: Math.sqrt(maxAbs(dDtBias)) },
+  };
+}
+
+/** Largest r (|dy| + |y| Σ|y dy|), for rows x of width K that the norm scales by r to y. */
+function normNatural(x: Float64Array, y: Float64Array, sizes: Float64Array, K: number): number {
+  let largest = 0;
+  for (let start = 0; start < x.length; start += K) {
+    let [along, squares] = [0, 0];
+    for (let at = start; at < start + K; at++) {
+      along += abs(y[at]) * sizes[at];
+      squares += x[at] * x[at];
+    }
+    const r = (squares + 1e-6) ** -0.5;
+    for (let at = start; at < start + K; at++) largest = max(largest, r * (sizes[at] + abs(y[at]) * along));
+  }
+  return largest;
 }
 
 /** The case with what enters the recurrence as its inputs: normalised q and k, log decays, β. */

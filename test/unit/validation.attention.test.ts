@@ -8,6 +8,7 @@ import {
   type ErrorCode,
 } from '../../lib';
 import { expectError } from '../support/expectError';
+import { settledStats } from '../support/settled';
 
 // Each refusal: its code, its message, and that nothing was allocated.
 
@@ -252,7 +253,7 @@ const goodArguments = (): Arguments => ({
 
 /** Memory counted alike before and after a call that is refused. */
 function expectRefused(call: () => unknown, code: ErrorCode, message: string | RegExp): void {
-  const { liveBytes, allocations } = memoryStats();
+  const { liveBytes, allocations } = settledStats();
   expectError(call, code, message);
   expect(memoryStats()).toMatchObject({ liveBytes, allocations });
 }

@@ -8,6 +8,7 @@ import {
   type KdaSaved,
 } from '../../lib';
 import { expectError } from '../support/expectError';
+import { settledStats } from '../support/settled';
 
 // Each refusal: its code, its message, and that nothing was allocated.
 
@@ -44,7 +45,7 @@ const goodArguments = (): Arguments => ({
 
 /** Memory counted alike before and after a call that is refused. */
 function expectRefused(call: () => unknown, code: ErrorCode, message: string | RegExp): void {
-  const { liveBytes, allocations } = memoryStats();
+  const { liveBytes, allocations } = settledStats();
   expectError(call, code, message);
   expect(memoryStats()).toMatchObject({ liveBytes, allocations });
 }
@@ -354,14 +355,14 @@ describe('KDA accepts', () => {
 
   test('using disposes of saved', () => {
     const { q, k, v, g, beta } = goodArguments();
-    const before = memoryStats().liveBytes;
+    const before = settledStats().liveBytes;
     let kept: KdaSaved;
     {
       using saved = kdaForward(q, k, v, g, beta, { saveIntermediates: true }).saved;
       kept = saved;
     }
     expect(kept.disposed).toBe(true);
-    expect(memoryStats().liveBytes).toBe(before + B * T * HV * V * 4); // out is left
+    expect(settledStats().liveBytes).toBe(before + B * T * HV * V * 4); // out is left
   });
 
   test('no tokens: empty results, the state passed through', async () => {

@@ -1,13 +1,13 @@
 import { attentionBackward, attentionForward, kdaBackward, kdaForward, Stream, Tensor } from '../../../lib';
 
-/** Enqueues a few seconds of both operations on two streams, and prints `ready`. */
+/** Enqueues about a second of both operations on two streams. */
 export function enqueueWork(): Tensor[] {
   const results: Tensor[] = [];
   for (const stream of [new Stream(), new Stream()]) {
-    const q = Tensor.zeros([1, 1024, 8, 64], { stream });
-    const g = Tensor.zeros([1, 1024, 8, 64], { stream });
-    const beta = Tensor.zeros([1, 1024, 8], { stream });
-    for (let n = 0; n < 20; n++) {
+    const q = Tensor.zeros([1, 512, 8, 64], { stream });
+    const g = Tensor.zeros([1, 512, 8, 64], { stream });
+    const beta = Tensor.zeros([1, 512, 8], { stream });
+    for (let n = 0; n < 6; n++) {
       const { out, lse } = attentionForward(q, q, q, { stream });
       const { out: kdaOut, saved } = kdaForward(q, q, q, g, beta, { stream });
       results.push(attentionBackward(out, q, q, q, out, lse, { stream }).dq);
