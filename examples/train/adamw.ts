@@ -5,7 +5,7 @@ export const HYPERPARAMETERS = {
   finalRate: 2e-4,
   warmupSteps: 30,
   /** The rate falls along a cosine up to this step and stays there, so it depends on the step alone and not on the end. */
-  decaySteps: 1000,
+  decaySteps: 800,
   beta1: 0.9,
   beta2: 0.97,
   epsilon: 1e-8,

@@ -5,7 +5,7 @@ import { parseArgs } from 'node:util';
 import type { Placement } from 'warpgrad/tfjs';
 import { UsageError } from './errors';
 
-const DEFAULT_STEPS = 1000;
+const DEFAULT_STEPS = 800;
 const DEFAULT_SEED = 1;
 
 export const HELP = `Trains a small language model (one KDA layer, one attention layer) on real text.

@@ -6,7 +6,7 @@ import { workFolder } from './support';
 const folder = workFolder();
 
 test('defaults', () => {
-  expect(parseOptions([])).toMatchObject({ steps: 1000, seed: 1, device: 'auto', json: false, help: false });
+  expect(parseOptions([])).toMatchObject({ steps: 800, seed: 1, device: 'auto', json: false, help: false });
   expect(parseOptions([]).out).toMatch(/^runs.\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d$/);
 });
 

@@ -63,7 +63,7 @@ test.each(['SIGINT', 'SIGTERM'] as const)('%s saves, says how to go on, and ends
 
   const checkpoint = path.join(signal, 'checkpoint.safetensors');
   const [, steps, command] = /stopped after step (\d+); go on with: (.*)\n$/.exec(output)!;
-  expect(command).toBe(`npm start -- --resume ${checkpoint} --text text.txt --steps 1000`);
+  expect(command).toBe(`npm start -- --resume ${checkpoint} --text text.txt --steps 800`);
   const state = loadCheckpoint(folder.file(checkpoint), loadText(folder.file('text.txt')));
   expect(state.step).toBe(Number(steps));
   expect(existsSync(folder.file(path.join(signal, 'summary.json')))).toBe(false);
