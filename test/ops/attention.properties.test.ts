@@ -110,8 +110,8 @@ test.each(DTYPES)('%s: a packed sequence gives what it gives alone, bitwise', as
 // Expected values: one thread.
 test.each(DTYPES)('%s: equal for any number of threads, bitwise', async (dtype) => {
   const random = new Random(`attention threads ${dtype}`);
-  const items = Array.from({ length: 6 }, () => roundedAttentionCase(randomAttentionCase(random, 'small'), dtype));
-  items.push(roundedAttentionCase(denseCase(random, 1, 400, { causal: true, sink: random.tensor([4]) }), dtype));
+  const items = Array.from({ length: 4 }, () => roundedAttentionCase(randomAttentionCase(random, 'small'), dtype));
+  items.push(roundedAttentionCase(denseCase(random, 1, 250, { causal: true, sink: random.tensor([4]) }), dtype));
   for (const item of items) {
     const single = await withCpu({ cpuThreads: 1 }, () => runAttention(item, dtype));
     for (const cpuThreads of [2, 3, 8]) {

@@ -38,8 +38,8 @@ describe.each([-0.01, -1, -2.5, -3, -5])('cudnn-frontend 1017, fla 649, 701: gat
 
   test.each(['float32', 'bfloat16'] as const)('%s: small relative errors, of every gradient', async (dtype) => {
     const random = new Random(`saturated ${g} ${dtype}`);
-    const drawn = drawCase(random, { T: 128, dims: [128, 128] }, {}, () => g);
-    const item = roundedKdaCase({ ...drawn, dFinalState: random.tensor([1, 2, 128, 128]) }, dtype);
+    const drawn = drawCase(random, { T: 96, heads: [1, 1], dims: [128, 128] }, {}, () => g);
+    const item = roundedKdaCase({ ...drawn, dFinalState: random.tensor([1, 1, 128, 128]) }, dtype);
     const actual = await runKda(item, { dtype });
     const expected = kdaReference(item);
     const failures = failuresOf(actual, expected, (name) => ({ rmsRatio: allowed[dtype](name) }));
@@ -132,11 +132,11 @@ test('cuLA 66: initial state given or not, final state asked for or not: the sam
 
 test('fla 1115: gates different in every head and batch: forward and every gradient', async () => {
   const random = new Random('gates by head and batch');
-  const sizes = { B: 3, T: 90, heads: [2, 6] as const };
+  const sizes = { B: 3, T: 70, heads: [2, 6] as const };
   const item = drawCase(random, sizes, { gate: { aLog: random.tensor([6]), dtBias: random.tensor([6, 32]) } }, () => 0);
   item.inputs.g.data.forEach((_, at) => {
     const row = Math.floor(at / 32);
-    const [batch, head] = [Math.floor(row / (90 * 6)), row % 6];
+    const [batch, head] = [Math.floor(row / (70 * 6)), row % 6];
     item.inputs.g.data[at] = 0.5 * head - 2 * batch + 0.1 * random.normal();
   });
   for (const run of RUNS) expect(await kdaFailures(item, run)).toEqual([]);
@@ -144,7 +144,7 @@ test('fla 1115: gates different in every head and batch: forward and every gradi
 
 test('fla 1080, 906: T past 65,536', async () => {
   const random = new Random('long');
-  const item = drawCase(random, { T: 66_000, heads: [1, 1], dims: [4, 3] }, {}, () => random.between(-0.5, 0));
+  const item = drawCase(random, { T: 65_600, heads: [1, 1], dims: [2, 2] }, {}, () => random.between(-0.5, 0));
   expect(await kdaFailures(item, { dtype: 'float32' })).toEqual([]);
 });
 

@@ -25,6 +25,13 @@ export const ROUNDOFF: Record<Operand, number> = { float32: 2 ** -24, float16: 2
 
 /** The number that 16 bits stand for. */
 export function decode16(bits: number, dtype: 'float16' | 'bfloat16'): number {
+  DECODED[dtype] ??= Float64Array.from({ length: 65536 }, (_, pattern) => decodeByDefinition(pattern, dtype));
+  return DECODED[dtype][bits];
+}
+
+const DECODED: Partial<Record<'float16' | 'bfloat16', Float64Array>> = {};
+
+function decodeByDefinition(bits: number, dtype: 'float16' | 'bfloat16'): number {
   const { mantissaBits, minExponent, maxExponent } = FORMATS[dtype];
   const sign = bits & 0x8000 ? -1 : 1;
   const biased = (bits & 0x7fff) >>> mantissaBits;

@@ -4,9 +4,9 @@ import {
   configure,
   kdaBackward,
   kdaForward,
-  type memoryStats,
+  memoryStats,
   Stream,
-  type systemInfo,
+  systemInfo,
   Tensor,
   WarpgradError,
   type AttentionOptions,
@@ -23,8 +23,10 @@ import {
 declare const tensor: Tensor;
 declare const saved: KdaSaved;
 
-/** Fails to compile unless both types are the same. */
-function same<A>(): <B>(value: [A, B] extends [B, A] ? true : false) => void {
+/** Fails to compile unless the value's type is exactly `Expected`. */
+function exactly<Expected>(): <Actual>(
+  ...values: ([Expected, Actual] extends [Actual, Expected] ? Actual : never)[]
+) => void {
   return () => undefined;
 }
 
@@ -40,13 +42,14 @@ export async function tensors(): Promise<void> {
   Tensor.from(3);
   Tensor.from(Uint16Array.of(1), [1], { dtype: 'float16' });
   Tensor.zeros([1, 2]).slice(0, 0, 1).transpose(0, 1).expand([2, 4]).view([8]).contiguous();
-  same<DType>()<typeof made.dtype>(true);
-  same<Device>()<typeof made.device>(true);
-  same<bigint>()<typeof made.address>(true);
+  exactly<DType>()(made.dtype);
+  exactly<Device>()(made.device);
+  exactly<bigint>()(made.address);
   const data: TypedArray = await made.data();
   const dataSync: TypedArray = made.dataSync();
   using scoped = made.to({ dtype: 'float32' });
-  void [data, dataSync, scoped];
+  exactly<Tensor>()(scoped);
+  exactly<TypedArray>()(data, dataSync);
 
   // @ts-expect-error -- no such dtype
   Tensor.zeros([1], { dtype: 'float64' });
@@ -77,8 +80,8 @@ export function attention(): void {
     ...options,
     deterministic: true,
   });
-  same<Tensor>()<typeof dq>(true);
-  same<Tensor | undefined>()<typeof dSink>(true);
+  exactly<Tensor>()(dq, dk, dv);
+  exactly<Tensor | undefined>()(dSink);
 
   // @ts-expect-error -- unknown option
   attentionForward(tensor, tensor, tensor, { dropoutP: 0.1 });
@@ -102,11 +105,11 @@ export function kda(): void {
     ...{ scale: 1, initialState: tensor, outputFinalState: true, cuSeqlens: [0, 4], qkL2Norm: true, gate },
     ...{ betaLogits: true, allowNegEigval: true, stateLayout: 'vk', saveIntermediates: true, stream: new Stream() },
   });
-  same<Tensor | undefined>()<typeof result.finalState>(true);
-  same<KdaSaved>()<typeof result.saved>(true);
+  exactly<Tensor | undefined>()(result.finalState);
+  exactly<KdaSaved>()(result.saved);
   const gradients = kdaBackward(result.out, result.saved, { dFinalState: tensor });
-  same<Tensor>()<typeof gradients.dg>(true);
-  same<Tensor | undefined>()<typeof gradients.dALog>(true);
+  exactly<Tensor>()(gradients.dg, gradients.dbeta);
+  exactly<Tensor | undefined>()(gradients.dALog, gradients.dDtBias, gradients.dInitialState);
 
   // @ts-expect-error -- no such layout
   kdaForward(tensor, tensor, tensor, tensor, tensor, { stateLayout: 'vkv' });
@@ -127,12 +130,12 @@ export async function rest(): Promise<void> {
   const event: Event = Stream.current().record();
   stream.wait(event);
   await stream.synchronize();
-  same<boolean>()<typeof event.reached>(true);
+  exactly<boolean>()(event.reached);
   configure({ cpuThreads: 2, cpuInstructionSet: 'avx2' });
-  same<number>()<ReturnType<typeof memoryStats>['liveBytes']>(true);
-  same<boolean>()<ReturnType<typeof systemInfo>['cuda']['available']>(true);
+  exactly<number>()(memoryStats().liveBytes);
+  exactly<boolean>()(systemInfo().cuda.available);
   const error = new WarpgradError('ERR_WARPGRAD_NO_DEVICE', 'message');
-  same<ErrorCode>()<typeof error.code>(true);
+  exactly<ErrorCode>()(error.code);
 
   // @ts-expect-error -- no such instruction set
   configure({ cpuInstructionSet: 'sse2' });
