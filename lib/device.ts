@@ -3,15 +3,14 @@ import { readFileSync } from 'node:fs';
 import path from 'node:path';
 
 import { native, WarpgradError, WarpgradTypeError, WarpgradRangeError } from './errors';
-import { addon, binaryPath, MAX_CPU_THREADS, PACKAGE_ROOT } from './native';
+import { addon, binaryPath, expectInstructionSet, MAX_CPU_THREADS, PACKAGE_ROOT, type InstructionSet } from './native';
+import { describe, expectKnownOptions } from './validate';
 
 /** A device by name; `cuda` is `cuda:0`. */
 export type Device = 'cpu' | 'cuda' | `cuda:${number}`;
 
 /** A device option: `auto` is the first usable GPU, or the CPU where there is none. */
 export type DeviceOption = Device | 'auto';
-
-export type InstructionSet = 'plain' | 'avx2' | 'avx512' | 'avx512bf16';
 
 export interface GpuInfo {
   readonly index: number;
@@ -132,22 +131,22 @@ export interface ConfigureOptions {
  * the processor lacks.
  */
 export function configure(options: ConfigureOptions): void {
-  for (const name of Object.keys(options)) {
-    if (name !== 'cpuThreads' && name !== 'cpuInstructionSet') {
-      throw new WarpgradTypeError(`configure: unknown option '${name}'; the options are cpuThreads, cpuInstructionSet`);
-    }
-  }
+  expectKnownOptions('configure', options, ['cpuThreads', 'cpuInstructionSet']);
   const current = native(() => addon.cpuInfo());
-  const threads: unknown = options.cpuThreads ?? current.threads;
-  const isa: unknown = options.cpuInstructionSet ?? current.instructionSet;
-  if (typeof threads !== 'number' || typeof isa !== 'string') {
-    const [name, type, value] =
-      typeof isa === 'string' ? ['cpuThreads', 'number', threads] : ['cpuInstructionSet', 'string', isa];
-    throw new WarpgradTypeError(`configure: ${name} must be a ${type}, got ${String(value)}`);
+  const { cpuThreads: threads = current.threads, cpuInstructionSet = current.instructionSet } = options;
+  if (typeof threads !== 'number') {
+    throw new WarpgradTypeError(`configure: cpuThreads must be a number, got ${describe(threads)}`);
   }
   if (!Number.isInteger(threads) || threads < 1 || threads > MAX_CPU_THREADS) {
     throw new WarpgradRangeError(
       `configure: cpuThreads must be a whole number from 1 to ${MAX_CPU_THREADS}, got ${threads}`,
+    );
+  }
+  const isa = expectInstructionSet('configure: cpuInstructionSet', cpuInstructionSet);
+  if (isa !== 'auto' && !current.instructionSets.includes(isa)) {
+    throw new WarpgradError(
+      'ERR_WARPGRAD_UNSUPPORTED',
+      `configure: cpuInstructionSet '${isa}' is beyond this processor; it has ${current.instructionSets.join(', ')}`,
     );
   }
   native(() => addon.configureCpu(threads, isa));

@@ -20,7 +20,6 @@ export {
   type Device,
   type DeviceOption,
   type GpuInfo,
-  type InstructionSet,
   type MemoryStats,
   type SystemInfo,
 } from './device';
@@ -37,5 +36,6 @@ export {
   type KdaForwardResult,
   type KdaGate,
 } from './kda';
+export type { InstructionSet } from './native';
 export { Event, Stream } from './stream';
 export { Tensor, type ConvertOptions, type TensorOptions } from './tensor';

@@ -1,7 +1,8 @@
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 
-import { native, WarpgradError, WarpgradRangeError } from './errors';
+import { WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { describe } from './validate';
 
 /** The typed surface of the addon: everything that crosses between TypeScript and C++ is listed here. */
 export interface NativeTensor {
@@ -153,6 +154,31 @@ function defaultCpuThreads(): number {
 
 export const MAX_CPU_THREADS = 1024;
 
+/** Instruction sets that the CPU kernels are compiled for, each including the ones before it. */
+export const INSTRUCTION_SETS = ['plain', 'avx2', 'avx512', 'avx512bf16'] as const;
+
+export type InstructionSet = (typeof INSTRUCTION_SETS)[number];
+
+/** Checks the name of an instruction set, or `auto`. @throws WarpgradTypeError */
+export function expectInstructionSet(name: string, value: unknown): InstructionSet | 'auto' {
+  const names: readonly unknown[] = [...INSTRUCTION_SETS, 'auto'];
+  if (names.includes(value)) return value as InstructionSet | 'auto';
+  throw new WarpgradTypeError(`${name} must be one of ${names.join(', ')}, got ${describe(value)}`);
+}
+
+/** Hands the defaults to a freshly loaded addon. @throws WarpgradError when the processor lacks WARPGRAD_CPU_ISA */
+function initialize(addon: NativeModule): void {
+  const isa = expectInstructionSet('WARPGRAD_CPU_ISA', process.env['WARPGRAD_CPU_ISA'] || 'auto');
+  const threads = defaultCpuThreads();
+  try {
+    addon.initialize(threads, isa);
+  } catch (error) {
+    throw new WarpgradError('ERR_WARPGRAD_UNSUPPORTED', `WARPGRAD_CPU_ISA: ${(error as Error).message}`, {
+      cause: error,
+    });
+  }
+}
+
 /** Finds the binary, prebuilt or built here, and requires it; it has no types of its own. */
 // eslint-disable-next-line @typescript-eslint/no-require-imports
 const loader = require('node-gyp-build') as { (root: string): NativeModule; path(root: string): string };
@@ -175,7 +201,7 @@ function load(): NativeModule {
       { cause: error },
     );
   }
-  native(() => addon.initialize(defaultCpuThreads(), process.env['WARPGRAD_CPU_ISA'] || 'auto'));
+  initialize(addon);
   return addon;
 }
 

@@ -79,7 +79,8 @@ export class Tensor {
         `${caller}: shape [${dims.join(', ')}] has ${sizeOf(dims)} elements, the data have ${host.array.length}`,
       );
     }
-    const stream = resolveStream(caller, options.stream, resolveDevice(caller, options.device ?? 'cpu'));
+    const { device = 'cpu' } = options;
+    const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
     const tensor = allocateTensor(dims, host.dtype, stream);
     native(() => nativeTensor(tensor).write(nativeStream(stream), host.array));
     if (dtype === undefined || dtype === host.dtype) return tensor;
@@ -101,8 +102,9 @@ export class Tensor {
   static #make(caller: string, shape: readonly number[], options: TensorOptions, zeroed: boolean): Tensor {
     expectKnownOptions(caller, options, TENSOR_OPTIONS);
     const dims = expectShapeOption(caller, shape);
-    const dtype = expectDType(caller, options.dtype ?? 'float32');
-    const stream = resolveStream(caller, options.stream, resolveDevice(caller, options.device ?? 'cpu'));
+    const { dtype: name = 'float32', device = 'cpu' } = options;
+    const dtype = expectDType(caller, name);
+    const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
     return Tensor.#allocate(dims, dtype, stream, zeroed);
   }
 
@@ -190,7 +192,8 @@ export class Tensor {
   to(options: ConvertOptions): Tensor {
     const caller = 'to';
     expectKnownOptions(caller, options, TENSOR_OPTIONS);
-    const dtype = expectDType(caller, options.dtype ?? this.dtype);
+    const { dtype: name = this.dtype } = options;
+    const dtype = expectDType(caller, name);
     const device = options.device === undefined ? this.device : resolveDevice(caller, options.device);
     if (device !== this.device) return this.#transfer(dtype, device, options.stream);
     const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, device);
