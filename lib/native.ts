@@ -155,7 +155,7 @@ function defaultCpuThreads(): number {
 export const MAX_CPU_THREADS = 1024;
 
 /** Instruction sets that the CPU kernels are compiled for, each including the ones before it. */
-export const INSTRUCTION_SETS = ['plain', 'avx2', 'avx512', 'avx512bf16'] as const;
+export const INSTRUCTION_SETS = ['plain', 'avx2', 'avx512', 'avx512bf16', 'amx'] as const;
 
 export type InstructionSet = (typeof INSTRUCTION_SETS)[number];
 

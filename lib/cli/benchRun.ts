@@ -67,7 +67,7 @@ async function timeCall(run: BenchRun, pass: Pass, least: number): Promise<numbe
 
 /** The dtype whose products the micro-kernel of this processor makes: bfloat16 ones only where it has instructions for it. */
 function yardstick(dtype: FloatDType, instructionSet: string): FloatDType {
-  return dtype === 'bfloat16' && instructionSet !== 'avx512bf16' ? 'float32' : dtype;
+  return dtype === 'bfloat16' && !['avx512bf16', 'amx'].includes(instructionSet) ? 'float32' : dtype;
 }
 
 /** Measures every run with one thread and with all, in interleaved rounds. */

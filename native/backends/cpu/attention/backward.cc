@@ -10,10 +10,12 @@
 
 namespace warpgrad::cpu {
 
-WARPGRAD_DECLARE_ISA(int64_t backward_workspace_elems(attention::Format format, attention::HeadShape shape,
-                                                      int64_t num_keys);
-                     void backward_keys(const attention::BackwardTask& task);
-                     void backward_prepare(const attention::PrepareTask& task);)
+#define WARPGRAD_BACKWARD_KERNELS                                                                           \
+  int64_t backward_workspace_elems(attention::Format format, attention::HeadShape shape, int64_t num_keys); \
+  void backward_keys(const attention::BackwardTask& task);
+WARPGRAD_DECLARE_ISA(void backward_prepare(const attention::PrepareTask& task); WARPGRAD_BACKWARD_KERNELS)
+WARPGRAD_DECLARE_AMX(WARPGRAD_BACKWARD_KERNELS)
+#undef WARPGRAD_BACKWARD_KERNELS
 
 namespace {
 
@@ -37,7 +39,7 @@ class Backward {
       : params_(params),
         context_(context),
         sequences_(params.options, params.q, params.k),
-        format_{params.q.dtype, params.q.dtype == DType::kBFloat16 && context.isa() == Isa::kAvx512Bf16},
+        format_(format_for(params.q.dtype, context.isa())),
         shape_{params.q.shape[params.q.rank - 1], params.v.shape[params.v.rank - 1]},
         score_(make_score_map(params.options)) {
     plan();
@@ -77,7 +79,8 @@ class Backward {
     if (params_.d_sink) d_sink_parts_ = AlignedBuffer<float>(prepare_tasks_.count());
     next_key_block_ = AlignedBuffer<int32_t>(query_blocks * heads);
     dq_sums_ = AlignedBuffer<float>(summed_blocks * heads * kQueryBlock * shape_.d);
-    workspace_elems_ = WARPGRAD_SELECT_ISA(context_.isa(), backward_workspace_elems)(format_, shape_, most_keys);
+    workspace_elems_ =
+        WARPGRAD_SELECT_AMX(format_.tiles, context_.isa(), backward_workspace_elems)(format_, shape_, most_keys);
     const int workers = operations_ < kSerialOperations ? 1 : context_.num_threads();
     workspaces_ = AlignedBuffer<float>(workers * workspace_elems_);
   }
@@ -163,7 +166,7 @@ class Backward {
     task.workspace = workspaces_.data() + worker * workspace_elems_;
     task.wait_for_turn = wait_for_turn;
     task.context = &context_;
-    WARPGRAD_SELECT_ISA(context_.isa(), backward_keys)(task);
+    WARPGRAD_SELECT_AMX(format_.tiles, context_.isa(), backward_keys)(task);
   }
 
   BackwardHead backward_head(int64_t index, const Sequence& sequence, int64_t head) const {

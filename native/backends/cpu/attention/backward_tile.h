@@ -52,6 +52,13 @@ class BackwardTile {
 
   // Keys [key, key + num_keys) of the block, where key is even in pairs.
   void run(const QueryBlock<Products>& queries, int key, int num_keys, bool masked) {
+    if constexpr (Products::kInTiles) {
+      const int64_t d = task_.shape.d, dv = task_.shape.dv;
+      Products::multiply_keys(keys_.k + key * tile_words(d), num_keys, d, queries.q_t, queries.num_vecs, buffers_.p,
+                              kQueryBlock);
+      Products::multiply_keys(keys_.v + key * tile_words(dv), num_keys, dv, queries.d_out_t, queries.num_vecs,
+                              buffers_.ds, kQueryBlock);
+    }
     for_panels(queries.num_vecs, [&]<int kVecs>(int v) __attribute__((always_inline)) {
       for_row_groups(num_keys, [&]<int kRows>(int64_t i) __attribute__((always_inline)) {
         probabilities<kRows, kVecs>(queries, key, static_cast<int>(i), v, masked);
@@ -71,15 +78,26 @@ class BackwardTile {
   static const Word* words(const float* data) { return reinterpret_cast<const Word*>(data); }
   static int64_t words_per(int64_t elems) { return (elems + Products::kPerWord - 1) / Products::kPerWord; }
 
+  // acc = keys · queries for kRows keys from i on: products in tiles are in `product` already.
+  template <int kRows, int kVecs>
+  WARPGRAD_INLINE void multiply_rows(const Word* keys, int64_t first, int64_t elems, const Word* queries,
+                                     const float* product, Vec (&acc)[kRows][kVecs]) {
+    if constexpr (Products::kInTiles) {
+      load_tile(acc, product, kQueryBlock);
+    } else {
+      const int64_t depth = words_per(elems);
+      zero(acc);
+      Products::template multiply<AOrder::kRowMajor>(depth, keys + first * depth, depth, queries, kQueryBlock, acc);
+    }
+  }
+
   // P = exp2(S - lse) for kRows keys from i on.
   template <int kRows, int kVecs>
   __attribute__((always_inline)) void probabilities(const QueryBlock<Products>& queries, int key, int i, int v,
                                                     bool masked) {
-    const int64_t depth = words_per(task_.shape.d);
     Vec acc[kRows][kVecs];
-    zero(acc);
-    Products::template multiply<AOrder::kRowMajor>(depth, keys_.k + (key + i) * depth, depth, queries.q_t + v * kLanes,
-                                                   kQueryBlock, acc);
+    multiply_rows(keys_.k, key + i, task_.shape.d, queries.q_t + v * kLanes, buffers_.p + i * kQueryBlock + v * kLanes,
+                  acc);
     const ScoreMap& map = task_.score;
     float* slope = buffers_.slope + i * kQueryBlock + v * kLanes;
     for (int r = 0; map.capped != 0 && r < kRows; ++r) {
@@ -110,11 +128,9 @@ class BackwardTile {
   template <int kRows, int kVecs>
   __attribute__((always_inline)) void score_gradients(const QueryBlock<Products>& queries, int key, int i, int v,
                                                       bool masked) {
-    const int64_t depth = words_per(task_.shape.dv);
     Vec acc[kRows][kVecs];
-    zero(acc);
-    Products::template multiply<AOrder::kRowMajor>(depth, keys_.v + (key + i) * depth, depth,
-                                                   queries.d_out_t + v * kLanes, kQueryBlock, acc);
+    multiply_rows(keys_.v, key + i, task_.shape.dv, queries.d_out_t + v * kLanes,
+                  buffers_.ds + i * kQueryBlock + v * kLanes, acc);
     for (int u = 0; u < kVecs; ++u) {
       const Vec delta = load(queries.delta + (v + u) * kLanes);
       for (int r = 0; r < kRows; ++r) {
@@ -169,13 +185,17 @@ class BackwardTile {
   // gradient[keys][columns] += tile[keys][queries] · rows[queries][columns]
   void add_key_gradients(const QueryBlock<Products>& queries, int num_keys, const Word* tile, const Word* rows,
                          int64_t ld, float* gradient) {
-    constexpr int64_t kTileWords = kQueryBlock / Products::kPerWord;
+    constexpr int64_t kRowWords = kQueryBlock / Products::kPerWord;
+    if constexpr (Products::kInTiles) {
+      Products::template add_queries<kRowWords>(tile, num_keys, queries.num_rows, rows, gradient, ld);
+      return;
+    }
     for_panels(static_cast<int>(ld / kLanes), [&]<int kVecs>(int v) __attribute__((always_inline)) {
       for_row_groups(num_keys, [&]<int kRows>(int64_t i) __attribute__((always_inline)) {
         float* to = gradient + i * ld + v * kLanes;
         Vec acc[kRows][kVecs];
         load_tile(acc, to, ld);
-        Products::template multiply<AOrder::kRowMajor>(words_per(queries.num_rows), tile + i * kTileWords, kTileWords,
+        Products::template multiply<AOrder::kRowMajor>(words_per(queries.num_rows), tile + i * kRowWords, kRowWords,
                                                        rows + v * kLanes, ld, acc);
         save_tile(acc, to, ld);
       });
@@ -184,6 +204,12 @@ class BackwardTile {
 
   // dq_t[d][queries] += k[keys][d]ᵀ · ds[keys][queries]
   void add_query_gradients(const QueryBlock<Products>& queries, int key, int num_keys, bool masked) {
+    if constexpr (Products::kInTiles) {
+      const Word* k = keys_.k_summed + key / 2 * tile_rows(task_.shape.d);
+      Products::add_summed_keys(k, num_keys, task_.shape.d, words(buffers_.ds_key_pairs), queries.num_vecs,
+                                queries.dq_t, kQueryBlock, masked);
+      return;
+    }
     const int64_t d = task_.shape.d;
     const Word* k = keys_.k_summed + key / Products::kPerWord * d;
     const Word* ds = words(kPairs ? buffers_.ds_key_pairs : buffers_.ds);

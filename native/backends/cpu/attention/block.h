@@ -24,7 +24,20 @@ struct OutputRows {
 struct Format {
   DType dtype;  // of the tensors
   bool pairs;
+  bool tiles;  // pairs, packed for the tile instructions (tile_products.h)
 };
+
+// Sides of operands packed in tiles: 16 × 16 words, pairs of 32 keys.
+constexpr int kTileKeys = 32;
+static inline int64_t tile_keys(int64_t keys) {
+  return (keys + kTileKeys - 1) / kTileKeys * kTileKeys;
+}
+static inline int64_t tile_words(int64_t elems) {
+  return (elems + 31) / 32 * 16;
+}  // where the sum runs along a row
+static inline int64_t tile_rows(int64_t elems) {
+  return (elems + 15) / 16 * 16;
+}  // where it runs over rows
 
 // Packed rows, or rows that serve as they are.
 struct Words {
@@ -54,8 +67,8 @@ struct ForwardBlock {
   int num_rows;  // at most forward_block_rows()
   float sink;    // -inf: none
   Rows q;        // of the sequence
-  Words k;       // [k_len][words of d]
-  Words v;       // [k_len][dv], or rows in pairs
+  Words k;       // [k_len][words of d], or tiles
+  Words v;       // [k_len][dv], or rows in pairs, or tiles
   OutputRows out;
   float* lse;
 };

@@ -8,11 +8,15 @@
 
 namespace warpgrad::cpu {
 
-WARPGRAD_DECLARE_ISA(int forward_block_rows(); void forward_block(const attention::ForwardBlock& block);
-                     void pack_keys(attention::Format format, attention::Rows keys, int64_t begin, int64_t end,
-                                    int64_t elems, void* packed);
-                     void pack_values(attention::Format format, attention::Rows values, int64_t begin, int64_t end,
-                                      int64_t elems, void* packed);)
+#define WARPGRAD_FORWARD_KERNELS                                                                                \
+  void forward_block(const attention::ForwardBlock& block);                                                     \
+  void pack_keys(attention::Format format, attention::Rows keys, int64_t begin, int64_t end, int64_t elems,     \
+                 void* packed);                                                                                 \
+  void pack_values(attention::Format format, attention::Rows values, int64_t begin, int64_t end, int64_t elems, \
+                   void* packed);
+WARPGRAD_DECLARE_ISA(int forward_block_rows(); WARPGRAD_FORWARD_KERNELS)
+WARPGRAD_DECLARE_AMX(WARPGRAD_FORWARD_KERNELS)
+#undef WARPGRAD_FORWARD_KERNELS
 
 namespace {
 
@@ -26,7 +30,7 @@ class Forward {
       : params_(params),
         context_(context),
         sequences_(params.options, params.q, params.k),
-        format_{params.q.dtype, params.q.dtype == DType::kBFloat16 && context.isa() == Isa::kAvx512Bf16},
+        format_(format_for(params.q.dtype, context.isa())),
         shape_{params.q.shape[params.q.rank - 1], params.v.shape[params.v.rank - 1]},
         score_(make_score_map(params.options)),
         block_rows_(WARPGRAD_SELECT_ISA(context.isa(), forward_block_rows)()) {
@@ -52,13 +56,13 @@ class Forward {
       block_tasks_.add(num_blocks(sequence) * sequences_.num_heads());
       packed_rows_before_.push_back(packed_rows);
       const bool packed = needs_packing(sequence);
-      if (packed) packed_rows += even_rows(sequence.k_len);
+      if (packed) packed_rows += rounded_rows(sequence.k_len);
       pack_tasks_.add(packed ? (sequence.k_len + kPackRows - 1) / kPackRows * sequences_.num_kv_heads() : 0);
       operations_ += 2.0 * sequence.q_len * sequence.k_len * sequences_.num_heads() * (shape_.d + shape_.dv);
     }
     const int64_t kv_heads = sequences_.num_kv_heads();
     packed_k_ = AlignedBuffer<uint32_t>(packed_rows * kv_heads * key_words());
-    packed_v_ = AlignedBuffer<uint32_t>(packed_rows * kv_heads * shape_.dv / (format_.pairs ? 2 : 1));
+    packed_v_ = AlignedBuffer<uint32_t>(packed_rows * kv_heads * value_words() / (format_.pairs ? 2 : 1));
   }
 
   // float32 rows serve as they are, which is worth it where few blocks read them.
@@ -66,17 +70,22 @@ class Forward {
     return format_.dtype != DType::kFloat32 || num_blocks(sequence) * sequences_.group() > 2;
   }
   int64_t num_blocks(const Sequence& sequence) const { return (sequence.q_len + block_rows_ - 1) / block_rows_; }
-  int64_t key_words() const { return format_.pairs ? (shape_.d + 1) / 2 : shape_.d; }
-  static int64_t even_rows(int64_t rows) { return (rows + 1) / 2 * 2; }
+  int64_t key_words() const {
+    if (format_.tiles) return tile_words(shape_.d);
+    return format_.pairs ? (shape_.d + 1) / 2 : shape_.d;
+  }
+  int64_t value_words() const { return format_.tiles ? tile_rows(shape_.dv) : shape_.dv; }
+  int64_t rounded_rows(int64_t rows) const { return format_.tiles ? tile_keys(rows) : (rows + 1) / 2 * 2; }
 
   Words keys(int64_t sequence, int64_t kv_head) const {
     return {packed_k_.data() + packed_row(sequence, kv_head) * key_words(), key_words()};
   }
   Words values(int64_t sequence, int64_t kv_head) const {
-    return {packed_v_.data() + packed_row(sequence, kv_head) / (format_.pairs ? 2 : 1) * shape_.dv, shape_.dv};
+    return {packed_v_.data() + packed_row(sequence, kv_head) / (format_.pairs ? 2 : 1) * value_words(), value_words()};
   }
   int64_t packed_row(int64_t sequence, int64_t kv_head) const {
-    return packed_rows_before_[sequence] * sequences_.num_kv_heads() + kv_head * even_rows(sequences_[sequence].k_len);
+    return packed_rows_before_[sequence] * sequences_.num_kv_heads() +
+           kv_head * rounded_rows(sequences_[sequence].k_len);
   }
 
   void pack(int64_t task) const {
@@ -87,9 +96,9 @@ class Forward {
     const int64_t end = std::min(begin + kPackRows, sequence.k_len);
     const Rows k = sequences_.rows(params_.k, sequence, sequence.k_begin, kv_head);
     const Rows v = sequences_.rows(params_.v, sequence, sequence.k_begin, kv_head);
-    WARPGRAD_SELECT_ISA(context_.isa(), pack_keys)
+    WARPGRAD_SELECT_AMX(format_.tiles, context_.isa(), pack_keys)
     (format_, k, begin, end, shape_.d, const_cast<void*>(keys(index, kv_head).data));
-    WARPGRAD_SELECT_ISA(context_.isa(), pack_values)
+    WARPGRAD_SELECT_AMX(format_.tiles, context_.isa(), pack_values)
     (format_, v, begin, end, shape_.dv, const_cast<void*>(values(index, kv_head).data));
   }
 
@@ -121,7 +130,7 @@ class Forward {
     }
     block.out = sequences_.output_rows(params_.out, sequence, sequence.q_begin, head);
     block.lse = params_.lse.as<float>() + sequences_.head_row_offset(sequence, head);
-    WARPGRAD_SELECT_ISA(context_.isa(), forward_block)(block);
+    WARPGRAD_SELECT_AMX(format_.tiles, context_.isa(), forward_block)(block);
   }
 
   void clear_unused() const {
@@ -140,7 +149,7 @@ class Forward {
   ScoreMap score_;
   int64_t block_rows_;
   TaskList pack_tasks_, block_tasks_;
-  std::vector<int64_t> packed_rows_before_;  // by sequence, each counted up to an even number
+  std::vector<int64_t> packed_rows_before_;  // by sequence, each rounded up
   AlignedBuffer<uint32_t> packed_k_, packed_v_;
   double operations_ = 0;
 };

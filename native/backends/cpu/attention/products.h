@@ -12,6 +12,8 @@ using namespace attention;
 struct FloatProducts {
   using Word = float;
   static constexpr int kPerWord = 1;
+  static constexpr bool kInTiles = false;
+  static constexpr int kKeyStep = 1;  // keys that tiles must start at multiples of
 
   template <AOrder kOrder, int kRows, int kVecs>
   WARPGRAD_INLINE void multiply(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ldb,
@@ -41,6 +43,8 @@ struct FloatProducts {
 struct PairProducts {
   using Word = PairWord;
   static constexpr int kPerWord = 2;
+  static constexpr bool kInTiles = false;
+  static constexpr int kKeyStep = 2;
 
   template <AOrder kOrder, int kRows, int kVecs>
   WARPGRAD_INLINE void multiply(int64_t depth, const PairWord* a, int64_t lda, const PairWord* b, int64_t ldb,
@@ -103,6 +107,16 @@ WARPGRAD_INLINE void for_panels(int num_vecs, Run run) {
   if (v < num_vecs) run.template operator()<1>(v);
 }
 
+WARPGRAD_INLINE bool any(IVec lanes) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes) != 0;
+#else
+  int32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= lanes[i];
+  return bits != 0;
+#endif
+}
+
 // Whether a matrix of words is free of infinities and NaN.
 template <class Products>
 static bool all_finite(const typename Products::Word* words, int64_t ld, int64_t num_rows, int64_t num_columns) {
@@ -114,9 +128,7 @@ static bool all_finite(const typename Products::Word* words, int64_t ld, int64_t
       found |= Products::non_finite(rest >= kLanes ? load(from) : load_partial(from, static_cast<int>(rest)));
     }
   }
-  int32_t any = 0;
-  for (int i = 0; i < kLanes; ++i) any |= found[i];
-  return any == 0;
+  return !any(found);
 }
 
 }  // namespace warpgrad::cpu::WARPGRAD_ISA

@@ -5,6 +5,11 @@
 
 namespace warpgrad::cpu::attention {
 
+Format format_for(DType dtype, Isa isa) {
+  const bool pairs = dtype == DType::kBFloat16 && isa >= Isa::kAvx512Bf16;
+  return {dtype, pairs, pairs && isa == Isa::kAvx512Amx};
+}
+
 ScoreMap make_score_map(const ops::AttentionOptions& options) {
   constexpr double kLog2E = 1.44269504088896340736;
   const float sign = options.scale > 0 ? 1.0f : (options.scale < 0 ? -1.0f : 0.0f);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backends/cpu/attention/block.h"
+#include "backends/cpu/runtime/isa.h"
 #include "ops/attention.h"
 
 namespace warpgrad::cpu::attention {
@@ -93,7 +94,8 @@ class TaskList {
   std::vector<int64_t> ends_;
 };
 
-// The same parameters for forward and backward.
+// The same for forward and backward.
+Format format_for(DType dtype, Isa isa);
 ScoreMap make_score_map(const ops::AttentionOptions& options);
 
 // Zero in the rows from `used_rows` on of a contiguous packed tensor.

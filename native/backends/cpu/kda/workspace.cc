@@ -29,7 +29,8 @@ const Kernels& kernels_for(Isa isa) {
 #if defined(__x86_64__)
     case Isa::kAvx2: return isa_avx2::kda_kernels;
     case Isa::kAvx512: return isa_avx512::kda_kernels;
-    case Isa::kAvx512Bf16: return isa_avx512bf16::kda_kernels;
+    case Isa::kAvx512Bf16:
+    case Isa::kAvx512Amx: return isa_avx512bf16::kda_kernels;
 #endif
     default: return isa_plain::kda_kernels;
   }

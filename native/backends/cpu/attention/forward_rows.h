@@ -1,0 +1,249 @@
+#pragma once
+
+#include "backends/cpu/attention/pack.h"
+#include "backends/cpu/attention/products.h"
+#include "backends/cpu/simd/vec_math.h"
+
+// One block of query rows, a query in each lane: scores lie transposed, [keys][queries], so that maxima, sums and masks
+// are lane by lane, and the probabilities are at once the operand of the second product. See README.md.
+namespace warpgrad::cpu::WARPGRAD_ISA {
+namespace {
+
+constexpr int kMaxDim = 256;
+constexpr float kNegativeInfinity = -__builtin_inff();
+
+template <class Products>
+struct Scratch {
+  // Products in tiles gain by longer sums, for they load and store the tiles of a sum.
+  static constexpr int kKeys = Products::kInTiles ? 2 * kKeyTile : kKeyTile;
+  alignas(64) float q[kMaxDim * kMicroColumns];        // [words of d][queries]
+  alignas(64) float scores[kKeys * kMicroColumns];     // [keys][queries]; float32 probabilities replace them
+  alignas(64) float pairs[kKeys / 2 * kMicroColumns];  // probabilities in pairs of keys
+  alignas(64) float out[kMaxDim * kMicroColumns];      // [dv][queries]
+};
+
+template <int kVecs>
+struct RowState {
+  Vec max[kVecs];                  // of the scores so far, in units of log2
+  Vec sum[kVecs];                  // of exp2(score - max)
+  Vec rescale[kVecs];              // what the newest tile's maximum makes of the earlier sums
+  IVec first[kVecs], last[kVecs];  // the keys that the row sees, relative to the block's first one
+};
+
+template <class Products, int kVecs>
+class ForwardRows {
+ public:
+  using Word = typename Products::Word;
+  static constexpr int kColumns = kVecs * kLanes;
+  static constexpr int kKeys = Scratch<Products>::kKeys;  // of a tile of scores
+
+  ForwardRows(const ForwardBlock& block, Scratch<Products>& scratch) : block_(block), scratch_(scratch) {}
+
+  void run() {
+    const Band& band = block_.band;
+    const int64_t last_row = block_.row + block_.num_rows - 1;
+    // Rounding adds masked keys: in pairs an even start, in tiles whole ones, which are packed with zeros past the end.
+    const int64_t begin = first_key(band, block_.row) / Products::kKeyStep * Products::kKeyStep;
+    const int64_t end = Products::kInTiles ? tile_keys(end_key(band, last_row)) : end_key(band, last_row);
+    start(begin);
+    // What every row sees: tiles inside need no mask.
+    const int64_t full_begin = first_key(band, last_row), full_end = end_key(band, block_.row);
+    for (int64_t key = begin; key < end; key += kKeys) {
+      const int num_keys = static_cast<int>(end - key < kKeys ? end - key : kKeys);
+      const bool masked = key < full_begin || key + num_keys > full_end;
+      add_tile(key, static_cast<int32_t>(key - begin), num_keys, masked);
+    }
+    finish();
+  }
+
+ private:
+  void start(int64_t begin) {
+    with_source(block_.format, [&](auto source) __attribute__((always_inline)) {
+      pack_transposed<decltype(source)>(block_.q, block_.row, block_.num_rows, block_.shape.d,
+                                        word_sign(block_.format, block_.score.q_sign), scratch_.q, kColumns, kColumns);
+    });
+    int64_t dv = block_.shape.dv;
+    if constexpr (Products::kInTiles) {
+      dv = tile_rows(dv);
+      const int64_t words = words_of(block_.format, block_.shape.d) * kColumns;
+      for (int64_t i = words; i < tile_words(block_.shape.d) * kColumns; i += kLanes) store(scratch_.q + i, Vec{});
+    }
+    const float sink = block_.sink * kLog2E;
+    for (int v = 0; v < kVecs; ++v) {
+      state_.max[v] = splat(sink);
+      state_.sum[v] = splat(sink == kNegativeInfinity ? 0.0f : 1.0f);
+      for (int i = 0; i < kLanes; ++i) {
+        const int lane = v * kLanes + i;
+        const int64_t row = block_.row + (lane < block_.num_rows ? lane : block_.num_rows - 1);
+        state_.first[v][i] = static_cast<int32_t>(first_key(block_.band, row) - begin);
+        state_.last[v][i] = static_cast<int32_t>(end_key(block_.band, row) - 1 - begin);
+      }
+    }
+    for (int64_t i = 0; i < dv * kColumns; i += kLanes) store(scratch_.out + i, Vec{});
+  }
+
+  // relative: of the tile's first key to the block's first one.
+  void add_tile(int64_t key, int32_t relative, int num_keys, bool masked) {
+    Vec tile_max[kVecs];
+    for (Vec& x : tile_max) x = splat(kNegativeInfinity);
+    if constexpr (Products::kInTiles) {
+      const Word* k = static_cast<const Word*>(block_.k.data) + key * block_.k.ld;
+      Products::multiply_keys(k, num_keys, block_.shape.d, reinterpret_cast<const Word*>(scratch_.q), kVecs,
+                              scratch_.scores, kColumns);
+    }
+    for_row_groups(num_keys, [&]<int kRows>(int64_t i) __attribute__((always_inline)) {
+      score_rows<kRows>(key + i, relative + static_cast<int32_t>(i), scratch_.scores + i * kColumns, masked, tile_max);
+    });
+    const float factor = block_.score.capped != 0 ? 1.0f : block_.score.factor;
+    Vec minus_max[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec updated = max(state_.max[v], tile_max[v] * factor);
+      // A row that has seen no key yet keeps -inf; its exponentials are taken relative to 0.
+      minus_max[v] = updated == kNegativeInfinity ? Vec{} : -updated;
+      state_.rescale[v] = exp2(state_.max[v] + minus_max[v]);
+      state_.sum[v] *= state_.rescale[v];
+      state_.max[v] = updated;
+    }
+    exponentiate(num_keys, factor, minus_max);
+    if constexpr (Products::kInTiles) {
+      add_value_tiles(key, num_keys, masked);
+    } else {
+      add_values(key, num_keys, masked);
+    }
+  }
+
+  // Scores of kRows keys, whose products in tiles are there already.
+  template <int kRows>
+  __attribute__((always_inline)) void score_rows(int64_t key, int32_t relative, float* scores, bool masked,
+                                                 Vec (&tile_max)[kVecs]) {
+    const ScoreMap& map = block_.score;
+    Vec acc[kRows][kVecs];
+    if constexpr (Products::kInTiles) {
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVecs; ++v) acc[r][v] = load(scores + r * kColumns + v * kLanes);
+      }
+    } else {
+      zero(acc);
+      Products::template multiply<AOrder::kRowMajor>(
+          words_of(block_.format, block_.shape.d), static_cast<const Word*>(block_.k.data) + key * block_.k.ld,
+          block_.k.ld, reinterpret_cast<const Word*>(scratch_.q), kColumns, acc);
+    }
+    if (map.capped != 0) {
+      for (auto& row : acc) {
+        for (Vec& x : row) x = tanh(x * map.factor) * map.capped;
+      }
+    }
+    if (masked) {
+      for (int r = 0; r < kRows; ++r) {
+        const IVec position = splat_int(relative + r);
+        for (int v = 0; v < kVecs; ++v) {
+          const IVec visible = (position >= state_.first[v]) & (position <= state_.last[v]);
+          acc[r][v] = visible ? acc[r][v] : splat(kNegativeInfinity);
+        }
+      }
+    }
+    const bool stored = Products::kInTiles && !masked && map.capped == 0;
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVecs; ++v) {
+        tile_max[v] = max(tile_max[v], acc[r][v]);
+        if (!stored) store(scores + r * kColumns + v * kLanes, acc[r][v]);
+      }
+    }
+  }
+
+  // Scores become probabilities relative to the running maximum.
+  void exponentiate(int num_keys, float factor, const Vec (&minus_max)[kVecs]) {
+    const auto probability = [&](int key, int v) __attribute__((always_inline)) {
+      const Vec p = exp2_bounded<Products::kPerWord == 2>(
+          fma(load(scratch_.scores + key * kColumns + v * kLanes), splat(factor), minus_max[v]));
+      state_.sum[v] += p;
+      return p;
+    };
+    for (int key = 0; key < num_keys; key += Products::kPerWord) {
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec p = probability(key, v);
+#if defined(__AVX512BF16__)
+        if constexpr (Products::kPerWord == 2) {
+          const Vec next = key + 1 < num_keys ? probability(key + 1, v) : Vec{};
+          store(scratch_.pairs + key / 2 * kColumns + v * kLanes, interleave_bfloat16(p, next));
+          continue;
+        }
+#endif
+        store(scratch_.scores + key * kColumns + v * kLanes, p);
+      }
+    }
+  }
+
+  void add_values(int64_t key, int num_keys, bool masked) {
+    const int64_t depth = (num_keys + Products::kPerWord - 1) / Products::kPerWord;
+    const auto* p = reinterpret_cast<const Word*>(Products::kPerWord == 2 ? scratch_.pairs : scratch_.scores);
+    const Word* values = static_cast<const Word*>(block_.v.data) + key / Products::kPerWord * block_.v.ld;
+    // A masked probability is 0, and 0 times a NaN or infinity that the row must not see would be NaN.
+    const bool guarded = masked && !all_finite<Products>(values, block_.v.ld, depth, block_.shape.dv);
+    for_row_groups(block_.shape.dv, [&]<int kRows>(int64_t row) __attribute__((always_inline)) {
+      float* out = scratch_.out + row * kColumns;
+      Vec acc[kRows][kVecs];
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVecs; ++v) acc[r][v] = load(out + r * kColumns + v * kLanes) * state_.rescale[v];
+      }
+      if (guarded) {
+        Products::multiply_guarded(depth, values + row, block_.v.ld, p, kColumns, acc);
+      } else {
+        Products::template multiply<AOrder::kColumnMajor>(depth, values + row, block_.v.ld, p, kColumns, acc);
+      }
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVecs; ++v) store(out + r * kColumns + v * kLanes, acc[r][v]);
+      }
+    });
+  }
+
+  // The same in tiles. Sums are loaded and stored for every product anyway, so they are rescaled on their own, and only
+  // where a maximum has grown.
+  void add_value_tiles(int64_t key, int num_keys, bool masked) {
+    const int64_t rows = block_.v.ld;
+    IVec grown{};
+    for (int v = 0; v < kVecs; ++v) grown |= state_.rescale[v] != 1.0f;
+    if (any(grown)) {
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int v = 0; v < kVecs; ++v) {
+          float* out = scratch_.out + row * kColumns + v * kLanes;
+          store(out, load(out) * state_.rescale[v]);
+        }
+      }
+    }
+    const Word* values = static_cast<const Word*>(block_.v.data) + key / 2 * rows;
+    Products::add_summed_keys(values, num_keys, block_.shape.dv, reinterpret_cast<const Word*>(scratch_.pairs), kVecs,
+                              scratch_.out, kColumns, masked);
+  }
+
+  void finish() {
+    const auto normalised = [&](Vec x, int lane) __attribute__((always_inline)) {
+      const Vec sum = state_.sum[lane / kLanes];
+      return sum == 0.0f ? Vec{} : x / sum;
+    };
+    store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
+                     kColumns, normalised);
+    for (int v = 0; v < kVecs && v * kLanes < block_.num_rows; ++v) {
+      const int rest = block_.num_rows - v * kLanes;
+      store_partial(block_.lse + block_.row + v * kLanes, fma(state_.max[v], splat(kLn2), log(state_.sum[v])),
+                    rest < kLanes ? rest : kLanes);
+    }
+  }
+
+  const ForwardBlock& block_;
+  Scratch<Products>& scratch_;
+  RowState<kVecs> state_;
+};
+
+template <class Products>
+void run_block(const ForwardBlock& block) {
+  Scratch<Products> scratch;
+  if (block.num_rows > kLanes) {
+    ForwardRows<Products, 2>(block, scratch).run();
+  } else {
+    ForwardRows<Products, 1>(block, scratch).run();
+  }
+}
+
+}  // namespace
+}  // namespace warpgrad::cpu::WARPGRAD_ISA
