@@ -55,7 +55,7 @@ describe('configure', () => {
     ['half threads', { cpuThreads: 1.5 }, 'ERR_OUT_OF_RANGE', /^configure: cpuThreads must be .*, got 1\.5$/],
     ['too many threads', { cpuThreads: 1e6 }, 'ERR_OUT_OF_RANGE', /^configure: cpuThreads must be .*, got 1000000$/],
     ['threads as text', { cpuThreads: '2' }, 'ERR_INVALID_ARG_TYPE', /^configure: cpuThreads must be a number, got /],
-    ['an unknown instruction set', { cpuInstructionSet: 'sse9' }, 'ERR_OUT_OF_RANGE', /sse9/],
+    ['an unknown instruction set', { cpuInstructionSet: 'sse9' }, 'ERR_INVALID_ARG_TYPE', /sse9/],
     [
       'an unknown option',
       { threads: 2 },
