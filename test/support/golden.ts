@@ -55,7 +55,7 @@ export function goldenAttentionOptions({ options, tensors }: GoldenCase): Attent
   const [left, right] = json.windowSize.map((keys) => (keys < 0 ? Infinity : keys)) as [number, number];
   return {
     causal: json.causal,
-    window: [left, right],
+    ...((left < Infinity || right < Infinity) && { window: [left, right] as const }),
     ...(json.softcap > 0 && { softcap: json.softcap }),
     ...(!json.softmaxScaleIsDefault && { softmaxScale: json.softmaxScale }),
     ...(tensors.sink && { sink: tensors.sink }),
