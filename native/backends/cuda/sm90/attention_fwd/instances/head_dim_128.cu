@@ -1,0 +1,14 @@
+#include "backends/cuda/sm90/attention_fwd/instance.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+template cudaError_t run_attention_fwd<AttentionFwdConfig<DType::kBFloat16, 128, 128, false>>(
+    const AttentionFwdKernelParams&, int, cudaStream_t);
+template cudaError_t run_attention_fwd<AttentionFwdConfig<DType::kBFloat16, 128, 128, true>>(
+    const AttentionFwdKernelParams&, int, cudaStream_t);
+template cudaError_t run_attention_fwd<AttentionFwdConfig<DType::kFloat16, 128, 128, false>>(
+    const AttentionFwdKernelParams&, int, cudaStream_t);
+template cudaError_t run_attention_fwd<AttentionFwdConfig<DType::kFloat16, 128, 128, true>>(
+    const AttentionFwdKernelParams&, int, cudaStream_t);
+
+}  // namespace warpgrad::cuda::sm90

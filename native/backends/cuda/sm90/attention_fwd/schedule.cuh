@@ -1,0 +1,98 @@
+#pragma once
+
+// All arithmetic on sequences, heads and bands: turns the number of a tile into what has to be done for it.
+
+#include <cstdint>
+
+#include "backends/cuda/sm90/attention_fwd/params.h"
+#include "backends/cuda/sm90/limits.h"
+
+namespace warpgrad::cuda::sm90 {
+
+// The work of one block: `kConsumerWarpgroups * 64` rows of one head group against the key tiles n_first..n_last. The
+// tiles n_full_first..n_full_last are visible to every row; only the others need masks.
+struct AttentionFwdWork {
+  int64_t out_row;    // of the sequence's first query in out, counted in [H, Dv] rows
+  int64_t lse_start;  // of the sequence's first query of head 0 in lse
+  int32_t q_first;    // first query of the tile
+  int32_t q_len, k_len;
+  int32_t head_first;            // first head of the group
+  int32_t head_group;            // tensor map coordinate
+  int32_t q_row_shift, q_batch;  // tensor map coordinates of the sequence in q and out
+  int32_t k_row_shift, k_batch;  // in k and v
+  int32_t kv_head;
+  int32_t key_shift_low, key_shift_high;  // query i sees the keys i + low .. i + high
+  int32_t n_first, n_last;                // n_last < 0: no more work
+  int32_t n_full_first, n_full_last;
+};
+
+// The last sequence whose first tile is at or before `tile`; the warp searches 32 places at a time.
+__device__ __forceinline__ int find_sequence(const AttentionFwdSequence* sequences, int count, int tile, int lane_idx) {
+  int low = 0, high = count;
+  while (high - low > 1) {
+    const int step = (high - low + kWarpThreads - 1) / kWarpThreads;
+    const int place = low + lane_idx * step;
+    const bool reached = place < high && sequences[place].first_tile <= tile;
+    const int last = __popc(__ballot_sync(~0u, reached)) - 1;
+    low += last * step;
+    high = min(high, low + step);
+  }
+  return low;
+}
+
+// The key tiles that the queries q_first..q_last see, and those of them that need no mask.
+template <int kBlockN>
+__device__ __forceinline__ void find_key_tiles(AttentionFwdWork& work, int q_last) {
+  const int first_key = max(0, work.q_first + work.key_shift_low);
+  const int last_key = min(work.k_len - 1, q_last + work.key_shift_high);
+  if (first_key > last_key) {  // nothing is visible: one tile, masked throughout, gives the empty result
+    work.n_first = work.n_last = 0;
+    work.n_full_first = 1;
+    work.n_full_last = -1;
+    return;
+  }
+  work.n_first = first_key / kBlockN;
+  work.n_last = last_key / kBlockN;
+  const int common_first = max(0, q_last + work.key_shift_low);
+  const int common_end = max(0, min(work.k_len, work.q_first + work.key_shift_high + 1));
+  work.n_full_first = max(work.n_first, (common_first + kBlockN - 1) / kBlockN);
+  work.n_full_last = common_end / kBlockN - 1;
+}
+
+// NOTE: `work` lies in shared memory and takes each value as it comes; together they would not fit the registers of the
+// producer.
+template <class Config>
+__device__ __forceinline__ void plan_tile(const AttentionFwdKernelParams& params, const AttentionFwdSequence& sequence,
+                                          int tile, AttentionFwdWork& work) {
+  const bool packed = params.sequences != nullptr;
+  const int local = tile - sequence.first_tile;
+  const int section = local / (sequence.heads_per_section * sequence.row_blocks);
+  const int in_section = local - section * sequence.heads_per_section * sequence.row_blocks;
+  const int all_groups = packed ? params.head_groups : params.head_groups * params.batches;
+  const int section_heads = min(sequence.heads_per_section, all_groups - section * sequence.heads_per_section);
+  const int block = in_section / section_heads;
+  const int group_and_batch = section * sequence.heads_per_section + in_section - block * section_heads;
+  const int batch = packed ? 0 : group_and_batch / params.head_groups;
+
+  work.head_group = group_and_batch - batch * params.head_groups;
+  work.head_first = work.head_group * params.pack;
+  work.kv_head = work.head_group / params.groups_per_kv;
+  work.q_len = sequence.q_len;
+  work.k_len = sequence.k_len;
+  const int block_queries = Config::kConsumerWarpgroups * params.warpgroup_queries;
+  work.q_first = (sequence.row_blocks - 1 - block) * block_queries;
+  work.q_row_shift = packed ? sequence.q_start : 0;
+  work.k_row_shift = params.k_row_end - sequence.k_len;
+  work.q_batch = batch;
+  work.k_batch = packed ? sequence.k_start + sequence.k_len : batch;
+  work.out_row = packed ? sequence.q_start : static_cast<int64_t>(batch) * sequence.q_len;
+  work.lse_start = packed ? sequence.q_start : static_cast<int64_t>(batch) * params.num_heads * sequence.q_len;
+
+  const int unbounded = sequence.q_len + sequence.k_len;  // as good as no bound, and can't overflow
+  const int diagonal = sequence.k_len - sequence.q_len;
+  work.key_shift_low = diagonal - min(params.window_left, unbounded);
+  work.key_shift_high = diagonal + min(params.window_right, unbounded);
+  find_key_tiles<Config::kBlockN>(work, min(work.q_first + block_queries, sequence.q_len) - 1);
+}
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/sm90/attention_fwd/config.cuh"
+#include "backends/cuda/sm90/attention_fwd/schedule.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+constexpr int kWorkSlots = 2;  // a consumer holds one tile while it begins the next
+
+template <int kBytes>
+struct alignas(kSwizzleAtomBytes) TileStorage {
+  uint8_t bytes[kBytes];
+};
+
+template <int kCount, int kBytes>
+struct TileArray {
+  TileStorage<kBytes> tiles[kCount];
+};
+template <int kBytes>
+struct TileArray<0, kBytes> {};
+
+template <class Config>
+struct AttentionFwdStorage {
+  static constexpr int kWarpgroups = Config::kConsumerWarpgroups;
+  static constexpr int kStages = Config::kStages;
+
+  TileStorage<Config::QueryTile::kBytes> smem_q[kWarpgroups];
+  TileStorage<Config::KeyTile::kBytes> smem_k[kStages];
+  TileStorage<Config::ValueTile::kBytes> smem_v[kStages];
+  TileArray<Config::kTile.out_through_smem ? kWarpgroups : 0, Config::OutTile::kBytes> smem_out;
+
+  uint64_t bar_q_full[kWarpgroups], bar_q_empty[kWarpgroups];
+  uint64_t bar_k_full[kStages], bar_k_empty[kStages];
+  uint64_t bar_v_full[kStages], bar_v_empty[kStages];
+  uint64_t bar_work_full[kWorkSlots], bar_work_empty[kWorkSlots];
+  AttentionFwdWork work[kWorkSlots];
+};
+
+// Named barrier 0 is __syncthreads'.
+enum NamedBarrier : int {
+  kBarrierWarpgroup = 1,  // + warpgroup: its 128 threads, around the use of smem_out
+  kBarrierTurn = 4,       // + warpgroup: its turn to issue products
+};
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,43 @@
+#pragma once
+
+// Barriers in shared memory:
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-mbarrier
+
+#include <cstdint>
+#include <cuda/ptx>
+
+namespace warpgrad::cuda::sm90::ptx {
+
+__device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
+  ::cuda::ptx::mbarrier_init(barrier, arrivals);
+}
+
+// Makes the initialised barriers visible to the copy engine.
+__device__ __forceinline__ void fence_mbarrier_init() {
+  ::cuda::ptx::fence_mbarrier_init(::cuda::ptx::sem_release, ::cuda::ptx::scope_cluster);
+}
+
+// NOTE: scope_cta. A release at cluster scope costs a MEMBAR.ALL.GPU each time.
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
+  ::cuda::ptx::mbarrier_arrive(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta, ::cuda::ptx::space_shared, barrier);
+}
+
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
+  ::cuda::ptx::mbarrier_arrive_expect_tx(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta, ::cuda::ptx::space_shared,
+                                         barrier, bytes);
+}
+
+// Waits until the phase of this parity has completed. WARPGRAD_BOUNDED_WAITS=<polls> makes a debugging build that goes
+// on with wrong data instead of hanging.
+// NOTE: no trap and no printf here: ptxas then gives every role the registers of the kernel's entry, and spills.
+__device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
+#ifdef WARPGRAD_BOUNDED_WAITS
+  for (int i = 0; i < WARPGRAD_BOUNDED_WAITS && !::cuda::ptx::mbarrier_try_wait_parity(barrier, parity); ++i) {
+  }
+#else
+  while (!::cuda::ptx::mbarrier_try_wait_parity(barrier, parity)) {
+  }
+#endif
+}
+
+}  // namespace warpgrad::cuda::sm90::ptx
