@@ -6,6 +6,7 @@
 
 #include "backends/cuda/runtime/copy.h"
 #include "backends/cuda/runtime/status.h"
+#include "backends/cuda/sm90/attention_fwd/launch.h"
 #include "core/check.h"
 #include "core/host_event.h"
 
@@ -40,59 +41,6 @@ void enqueue(const char* operation, Stream& stream, const StorageUses& uses, Lau
   target.after(uses);
 }
 
-// Two streams for the length of a copy.
-class CopyStreams {
- public:
-  CopyStreams() {
-    for (cudaStream_t& stream : streams_) {
-      check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    }
-  }
-  ~CopyStreams() {
-    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
-  }
-  cudaStream_t operator[](size_t i) const { return streams_[i]; }
-
- private:
-  cudaStream_t streams_[2] = {};
-};
-
-// Device to pageable host memory through page-locked blocks, two in turn: the copy of one runs beside the emptying of
-// the other. Blocks the calling thread.
-void download_blocks(char* host, const char* device, size_t bytes, const std::shared_ptr<PinnedPool>& pool) {
-  const size_t block_bytes = PinnedPool::kBlockBytes;
-  const size_t num_blocks = (bytes + block_bytes - 1) / block_bytes;
-  const PinnedBlock blocks[2] = {PinnedBlock(pool), PinnedBlock(pool)};
-  const CopyStreams streams;
-  const auto size_of = [&](size_t block) { return std::min(block_bytes, bytes - block * block_bytes); };
-  for (size_t block = 0; block <= num_blocks; ++block) {
-    if (block < num_blocks) {
-      check(cudaMemcpyAsync(blocks[block % 2].data(), device + block * block_bytes, size_of(block),
-                            cudaMemcpyDeviceToHost, streams[block % 2]),
-            "the copy to the host");
-    }
-    if (block == 0) continue;
-    const size_t previous = block - 1;
-    check(cudaStreamSynchronize(streams[previous % 2]), "the copy to the host");
-    std::memcpy(host + previous * block_bytes, blocks[previous % 2].data(), size_of(previous));
-  }
-}
-
-// The same in the other direction.
-void upload_blocks(char* device, const char* host, size_t bytes, const std::shared_ptr<PinnedPool>& pool) {
-  const size_t block_bytes = PinnedPool::kBlockBytes;
-  const PinnedBlock blocks[2] = {PinnedBlock(pool), PinnedBlock(pool)};
-  CopyStreams streams;
-  for (size_t offset = 0, turn = 0; offset < bytes; offset += block_bytes, turn ^= 1) {
-    const size_t size = std::min(block_bytes, bytes - offset);
-    check(cudaStreamSynchronize(streams[turn]), "the copy to the device");  // the block's previous content has left
-    std::memcpy(blocks[turn].data(), host + offset, size);
-    check(cudaMemcpyAsync(device + offset, blocks[turn].data(), size, cudaMemcpyHostToDevice, streams[turn]),
-          "the copy to the device");
-  }
-  for (size_t turn : {0, 1}) check(cudaStreamSynchronize(streams[turn]), "the copy to the device");
-}
-
 [[noreturn]] void refuse(const char* operation) {
   throw Error(ErrorCode::kUnsupported, concat(operation, ": this build has no GPU kernel for it; use device 'cpu'"));
 }
@@ -117,47 +65,45 @@ StoragePtr CudaBackend::allocate(size_t bytes, Stream& stream) {
   return std::make_shared<CudaStorage>(device_->allocate(bytes, state->handle()), bytes, state);
 }
 
-void CudaBackend::upload(Stream& stream, StoragePtr dst, const void* host, size_t bytes, EventPtr ready,
-                         std::shared_ptr<void> source) {
-  enqueue("the copy to the device", stream, {{}, {dst}}, [&](cudaStream_t handle) {
-    auto done = std::make_shared<HostEvent>();
-    cuda_stream(stream).run_on_completion_thread([=, pinned = pinned_, set = std::make_shared<SetWhenGone>(done)] {
-      if (ready) ready->synchronize();
-      upload_blocks(static_cast<char*>(dst->data()), static_cast<const char*>(host), bytes, pinned);
-      (void)source;  // alive until here
-    });
-    // The stream itself waits, not the thread that enqueues.
-    check(cudaLaunchHostFunc(
-              handle,
-              [](void* argument) {
-                const std::unique_ptr<std::shared_ptr<HostEvent>> event(
-                    static_cast<std::shared_ptr<HostEvent>*>(argument));
-                (*event)->synchronize();
-              },
-              new std::shared_ptr<HostEvent>(done)),
-          "cudaLaunchHostFunc");
-  });
-}
-
 void CudaBackend::write(Stream& stream, StoragePtr storage, const void* host, size_t bytes) {
-  if (bytes > PinnedPool::kBlockBytes) {
-    auto copy_of_host =
-        std::make_shared<std::vector<char>>(static_cast<const char*>(host), static_cast<const char*>(host) + bytes);
-    upload(stream, std::move(storage), copy_of_host->data(), bytes, nullptr, copy_of_host);
-    return;
-  }
   enqueue("the copy to the device", stream, {{}, {storage}}, [&](cudaStream_t handle) {
-    auto block = std::make_shared<PinnedBlock>(pinned_);
-    std::memcpy(block->data(), host, bytes);
-    check(cudaMemcpyAsync(storage->data(), block->data(), bytes, cudaMemcpyHostToDevice, handle), "cudaMemcpyAsync");
-    cuda_stream(stream).when_reached([block] {});  // the block goes back to its pool then
+    const std::shared_ptr<Staging> staging = staging_->take();
+    staging->begin_after(*cuda_stream(stream).state());
+    staging->upload(static_cast<char*>(storage->data()), static_cast<const char*>(host), bytes);
+    staging->end_before(handle);
+    cuda_stream(stream).when_reached([staging] {});  // goes back to the pool then
   });
 }
 
 void CudaBackend::copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
   const size_t bytes = static_cast<size_t>(src.num_elems()) * dtype_bytes(src.dtype);
   const EventPtr ready = src_storage->last_write;
-  upload(stream, std::move(dst), src.data, bytes, ready, std::move(src_storage));
+  if (!ready || ready->reached()) {
+    if (src_storage->failure) std::rethrow_exception(src_storage->failure);
+    return write(stream, std::move(dst), src.data, bytes);
+  }
+  // The CPU is still at it: the completion thread copies when it is done, and the stream, not this thread, waits.
+  enqueue("the copy to the device", stream, {{}, {dst}}, [&](cudaStream_t handle) {
+    const std::shared_ptr<Staging> staging = staging_->take();
+    staging->begin_after(*cuda_stream(stream).state());
+    auto done = std::make_shared<HostEvent>();
+    cuda_stream(stream).run_on_completion_thread([=, set = std::make_shared<SetWhenGone>(done)] {
+      ready->synchronize();
+      if (src_storage->failure) std::rethrow_exception(src_storage->failure);
+      staging->upload(static_cast<char*>(dst->data()), static_cast<const char*>(src.data), bytes);
+      staging->wait();
+    });
+    auto* argument = new std::shared_ptr<HostEvent>(done);
+    const cudaError_t status = cudaLaunchHostFunc(
+        handle,
+        [](void* data) {
+          const std::unique_ptr<std::shared_ptr<HostEvent>> event(static_cast<std::shared_ptr<HostEvent>*>(data));
+          (*event)->synchronize();
+        },
+        argument);
+    if (status != cudaSuccess) delete argument;
+    check(status, "cudaLaunchHostFunc");
+  });
 }
 
 void CudaBackend::copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
@@ -165,10 +111,11 @@ void CudaBackend::copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& 
   auto done = std::make_shared<HostEvent>();
   enqueue("the copy to the host", stream, {{src_storage}, {}}, [](cudaStream_t) {});
   const EventPtr reached = stream.record();
-  cuda_stream(stream).run_on_completion_thread([=, pinned = pinned_, set = std::make_shared<SetWhenGone>(done)] {
+  const std::shared_ptr<Staging> staging = staging_->take();
+  cuda_stream(stream).run_on_completion_thread([=, set = std::make_shared<SetWhenGone>(done)] {
     try {
       reached->synchronize();
-      download_blocks(static_cast<char*>(dst->data()), static_cast<const char*>(src.data), bytes, pinned);
+      staging->download(static_cast<char*>(dst->data()), static_cast<const char*>(src.data), bytes);
     } catch (...) {
       dst->failure = std::current_exception();
       throw;
@@ -191,8 +138,10 @@ void CudaBackend::read(Stream& stream, void* host, const TensorView& src, Storag
     data = dense.data = source->data();
     copy(stream, dense, src, {uses.reads, {source}});
   }
-  cuda_stream(stream).when_reached([host, data, bytes, source, pinned = pinned_] {
-    download_blocks(static_cast<char*>(host), static_cast<const char*>(data), bytes, pinned);
+  const std::shared_ptr<Staging> staging = staging_->take();
+  cuda_stream(stream).when_reached([=] {
+    staging->download(static_cast<char*>(host), static_cast<const char*>(data), bytes);
+    (void)source;  // alive until here
   });
 }
 
@@ -206,8 +155,28 @@ void CudaBackend::zero(Stream& stream, StoragePtr storage) {
   });
 }
 
-void CudaBackend::attention_forward(Stream&, ops::AttentionForwardParams, StorageUses) {
-  refuse("attentionForward");
+void CudaBackend::attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) {
+  std::vector<StoragePtr> copies;  // of operands that the kernel can't read as they lie
+  for (TensorView* operand : {&params.q, &params.k, &params.v}) {
+    if (sm90::attention_fwd_can_read(*operand)) continue;
+    TensorView dense = *operand;
+    dense.set_contiguous_strides();
+    copies.push_back(allocate(static_cast<size_t>(dense.num_elems()) * dtype_bytes(dense.dtype), stream));
+    dense.data = copies.back()->data();
+    copy(stream, dense, *operand, {uses.reads, {copies.back()}});
+    *operand = dense;
+  }
+  const sm90::AttentionFwdPlan plan = sm90::plan_attention_fwd(params);
+  const StoragePtr workspace = allocate(plan.workspace_bytes(), stream);
+  if (plan.sequences.empty()) {
+    zero(stream, workspace);
+  } else {
+    std::vector<char> host(workspace->bytes());
+    plan.write_workspace(host.data());
+    write(stream, workspace, host.data(), host.size());
+  }
+  enqueue("attentionForward", stream, uses,
+          [&](cudaStream_t handle) { sm90::launch_attention_fwd(params, plan, workspace->data(), handle); });
 }
 
 void CudaBackend::attention_backward(Stream&, ops::AttentionBackwardParams, StorageUses) {

@@ -31,13 +31,8 @@ class CudaBackend : public ops::Backend {
   void shut_down() override;
 
  private:
-  // Fills dst, on the completion thread, from host memory that `ready` makes valid (null: it is) and `source` keeps
-  // alive. The stream waits for it.
-  void upload(Stream& stream, StoragePtr dst, const void* host, size_t bytes, EventPtr ready,
-              std::shared_ptr<void> source);
-
   std::shared_ptr<CudaDevice> device_;
-  std::shared_ptr<PinnedPool> pinned_ = std::make_shared<PinnedPool>();
+  std::shared_ptr<StagingPool> staging_ = std::make_shared<StagingPool>();
   std::vector<std::shared_ptr<CompletionQueue>> completions_;  // all whose threads may run
 };
 

@@ -1,7 +1,9 @@
 #include "backends/cuda/runtime/memory.h"
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
+#include <utility>
 
 #include "backends/cuda/runtime/status.h"
 
@@ -27,35 +29,72 @@ void CudaStorage::used_on(const std::shared_ptr<StreamState>& stream) {
   }
 }
 
-PinnedPool::~PinnedPool() {
-  for (void* block : free_blocks_) cudaFreeHost(block);
+Staging::Staging() {
+  for (int i = 0; i < 2; ++i) {
+    check(cudaMallocHost(reinterpret_cast<void**>(&blocks_[i]), kBlockBytes), "cudaMallocHost");
+    check(cudaStreamCreateWithFlags(&streams_[i], cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
 }
 
-void* PinnedPool::take() {
-  {
-    std::lock_guard lock(mutex_);
-    if (!free_blocks_.empty()) {
-      void* block = free_blocks_.back();
-      free_blocks_.pop_back();
-      return block;
-    }
+Staging::~Staging() {
+  for (int i = 0; i < 2; ++i) {
+    cudaFreeHost(blocks_[i]);
+    cudaStreamDestroy(streams_[i]);
   }
-  void* block = nullptr;
-  check(cudaMallocHost(&block, kBlockBytes), "cudaMallocHost");
-  return block;
 }
 
-void PinnedPool::give_back(void* block) noexcept {
-  constexpr size_t kMaxFreeBlocks = 8;
+void Staging::begin_after(const StreamState& stream) {
+  for (cudaStream_t own : streams_) stream.order_before(own);
+}
+
+void Staging::end_before(cudaStream_t stream) {
+  for (cudaStream_t own : streams_) order(own, stream);
+}
+
+void Staging::upload(char* device, const char* host, size_t bytes) {
+  for (size_t offset = 0, turn = 0; offset < bytes; offset += kBlockBytes, turn ^= 1) {
+    const size_t size = std::min(kBlockBytes, bytes - offset);
+    check(cudaStreamSynchronize(streams_[turn]), "the copy to the device");  // the block's previous content has left
+    std::memcpy(blocks_[turn], host + offset, size);
+    check(cudaMemcpyAsync(device + offset, blocks_[turn], size, cudaMemcpyHostToDevice, streams_[turn]),
+          "the copy to the device");
+  }
+}
+
+void Staging::wait() {
+  for (cudaStream_t own : streams_) check(cudaStreamSynchronize(own), "the copy to the device");
+}
+
+void Staging::download(char* host, const char* device, size_t bytes) {
+  const size_t num_blocks = (bytes + kBlockBytes - 1) / kBlockBytes;
+  const auto size_of = [&](size_t block) { return std::min(kBlockBytes, bytes - block * kBlockBytes); };
+  for (size_t block = 0; block <= num_blocks; ++block) {
+    if (block < num_blocks) {
+      check(cudaMemcpyAsync(blocks_[block % 2], device + block * kBlockBytes, size_of(block), cudaMemcpyDeviceToHost,
+                            streams_[block % 2]),
+            "the copy to the host");
+    }
+    if (block == 0) continue;
+    const size_t previous = block - 1;
+    check(cudaStreamSynchronize(streams_[previous % 2]), "the copy to the host");
+    std::memcpy(host + previous * kBlockBytes, blocks_[previous % 2], size_of(previous));
+  }
+}
+
+std::shared_ptr<Staging> StagingPool::take() {
+  std::unique_ptr<Staging> staging;
   {
     std::lock_guard lock(mutex_);
-    if (free_blocks_.size() < kMaxFreeBlocks) {
-      free_blocks_.reserve(kMaxFreeBlocks);
-      free_blocks_.push_back(block);
-      return;
+    if (!free_.empty()) {
+      staging = std::move(free_.back());
+      free_.pop_back();
     }
   }
-  cudaFreeHost(block);
+  if (!staging) staging = std::make_unique<Staging>();
+  return {staging.release(), [pool = shared_from_this()](Staging* used) {
+            std::lock_guard lock(pool->mutex_);
+            pool->free_.emplace_back(used);
+          }};
 }
 
 }  // namespace warpgrad::cuda

@@ -23,37 +23,41 @@ class CudaStorage : public Storage {
   std::vector<std::shared_ptr<StreamState>> other_streams_;
 };
 
-// Page-locked host blocks for copies that run beside the host, kept for reuse.
-class PinnedPool {
+// Two page-locked host blocks with a stream each: one is filled or emptied while the other is being copied.
+//
+// NOTE: making them is no work for the completion thread: allocating page-locked memory waits for the device, which may
+// be waiting for that very thread (CudaBackend::copy_from_cpu).
+class Staging {
  public:
   static constexpr size_t kBlockBytes = size_t{8} << 20;
 
-  PinnedPool() = default;
-  ~PinnedPool();
-  PinnedPool(const PinnedPool&) = delete;
-  PinnedPool& operator=(const PinnedPool&) = delete;
+  Staging();
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
 
-  void* take();
-  void give_back(void* block) noexcept;
+  // The staging streams start after everything enqueued on `stream` so far: its memory may be in use until then.
+  void begin_after(const StreamState& stream);
+  // `stream` waits for the staging streams.
+  void end_before(cudaStream_t stream);
+
+  void upload(char* device, const char* host, size_t bytes);    // the last two blocks may be on their way still
+  void wait();                                                  // until they have arrived
+  void download(char* host, const char* device, size_t bytes);  // complete on return
+
+ private:
+  char* blocks_[2] = {};
+  cudaStream_t streams_[2] = {};
+};
+
+// Stagings kept for reuse; each goes back by itself when its last owner lets go.
+class StagingPool : public std::enable_shared_from_this<StagingPool> {
+ public:
+  std::shared_ptr<Staging> take();
 
  private:
   std::mutex mutex_;
-  std::vector<void*> free_blocks_;
-};
-
-// A block that goes back to its pool at the end of the scope.
-class PinnedBlock {
- public:
-  explicit PinnedBlock(std::shared_ptr<PinnedPool> pool) : pool_(std::move(pool)), data_(pool_->take()) {}
-  ~PinnedBlock() { pool_->give_back(data_); }
-  PinnedBlock(const PinnedBlock&) = delete;
-  PinnedBlock& operator=(const PinnedBlock&) = delete;
-
-  char* data() const { return static_cast<char*>(data_); }
-
- private:
-  std::shared_ptr<PinnedPool> pool_;
-  void* data_;
+  std::vector<std::unique_ptr<Staging>> free_;
 };
 
 }  // namespace warpgrad::cuda

@@ -20,11 +20,11 @@ StreamState::~StreamState() {
   cudaStreamDestroy(handle_);
 }
 
-void StreamState::order_before(cudaStream_t waiter) const {
+void order(cudaStream_t first, cudaStream_t second) {
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-  cudaError_t status = cudaEventRecord(event, handle_);
-  if (status == cudaSuccess) status = cudaStreamWaitEvent(waiter, event, 0);
+  cudaError_t status = cudaEventRecord(event, first);
+  if (status == cudaSuccess) status = cudaStreamWaitEvent(second, event, 0);
   cudaEventDestroy(event);  // the wait stays in force
   check(status, "cudaStreamWaitEvent");
 }

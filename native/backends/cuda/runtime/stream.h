@@ -10,6 +10,9 @@
 
 namespace warpgrad::cuda {
 
+// Makes `second` run after everything enqueued on `first` so far.
+void order(cudaStream_t first, cudaStream_t second);
+
 // A CUDA stream and what outlives its handle in JavaScript: storages are freed on it, events refer to it.
 class StreamState {
  public:
@@ -21,7 +24,7 @@ class StreamState {
   CudaDevice& device() const { return *device_; }
   cudaStream_t handle() const { return handle_; }
   // Makes `waiter` run after everything enqueued here so far.
-  void order_before(cudaStream_t waiter) const;
+  void order_before(cudaStream_t waiter) const { order(handle_, waiter); }
 
  private:
   std::shared_ptr<CudaDevice> device_;
