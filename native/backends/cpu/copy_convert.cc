@@ -11,6 +11,7 @@ namespace warpgrad::cpu {
 WARPGRAD_DECLARE_ISA(void convert_contiguous(DType dst_dtype, void* dst, DType src_dtype, const void* src,
                                              int64_t num_elems);
                      double run_micro_kernel(DType dtype, int64_t repeats, volatile float* sink);)
+WARPGRAD_DECLARE_AMX(double run_micro_kernel(DType dtype, int64_t repeats, volatile float* sink);)
 
 namespace {
 
@@ -145,7 +146,8 @@ double micro_kernel_gflops(DType dtype, ExecContext& context) {
   constexpr int64_t kRepeats = 5'000;  // a millisecond or two
   constexpr int kTasksPerThread = 8;
   constexpr int kMeasurements = 5;
-  const auto run = WARPGRAD_SELECT_ISA(context.isa(), run_micro_kernel);
+  const auto run = WARPGRAD_SELECT_AMX(context.isa() == Isa::kAvx512Amx && dtype == DType::kBFloat16, context.isa(),
+                                       run_micro_kernel);
   WG_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16, ErrorCode::kInvalidArgument,
            "micro_kernel_gflops: dtype must be float32 or bfloat16, got ", dtype_name(dtype));
   volatile float sink = 0;

@@ -45,6 +45,7 @@ class BackwardTile {
  public:
   using Word = typename Products::Word;
   static constexpr bool kPairs = Products::kPerWord == 2;
+  static constexpr int64_t kRowWords = kQueryBlock / Products::kPerWord;  // of a tile whose words run along queries
 
   BackwardTile(const BackwardTask& task, const KeyBlock<Products>& keys, int64_t ld_d, int64_t ld_dv,
                TileBuffers& buffers)
@@ -52,24 +53,29 @@ class BackwardTile {
 
   // Keys [key, key + num_keys) of the block, where key is even in pairs.
   void run(const QueryBlock<Products>& queries, int key, int num_keys, bool masked) {
-    if constexpr (Products::kInTiles) {
-      const int64_t d = task_.shape.d, dv = task_.shape.dv;
-      Products::multiply_keys(keys_.k + key * tile_words(d), num_keys, d, queries.q_t, queries.num_vecs, buffers_.p,
-                              kQueryBlock);
-      Products::multiply_keys(keys_.v + key * tile_words(dv), num_keys, dv, queries.d_out_t, queries.num_vecs,
-                              buffers_.ds, kQueryBlock);
-    }
-    for_panels(queries.num_vecs, [&]<int kVecs>(int v) __attribute__((always_inline)) {
-      for_row_groups(num_keys, [&]<int kRows>(int64_t i) __attribute__((always_inline)) {
-        probabilities<kRows, kVecs>(queries, key, static_cast<int>(i), v, masked);
-      });
-      for_row_groups(num_keys, [&]<int kRows>(int64_t i) __attribute__((always_inline)) {
-        score_gradients<kRows, kVecs>(queries, key, static_cast<int>(i), v, masked);
-      });
-    });
     const Word* p = words(kPairs ? buffers_.p_pairs : buffers_.p);
     const Word* ds = words(kPairs ? buffers_.ds_pairs : buffers_.ds);
-    add_key_gradients(queries, num_keys, p, queries.d_out, ld_dv_, keys_.dv + key * ld_dv_);
+    // In tiles a few keys at a time, so that the tile unit multiplies for the next ones meanwhile.
+    const int step = Products::kInTiles ? kTileKeys : num_keys;
+    if constexpr (Products::kInTiles)
+      multiply_keys(keys_.k, task_.shape.d, key, 0, num_keys, queries.q_t, queries.num_vecs, buffers_.p);
+    for (int i = 0; i < num_keys; i += step) {
+      if constexpr (Products::kInTiles)
+        multiply_keys(keys_.v, task_.shape.dv, key, i, step, queries.d_out_t, queries.num_vecs, buffers_.ds);
+      for_panels(queries.num_vecs, [&]<int kVecs>(int v) __attribute__((always_inline)) {
+        for_row_groups(step, [&]<int kRows>(int64_t row) __attribute__((always_inline)) {
+          probabilities<kRows, kVecs>(queries, key, i + static_cast<int>(row), v, masked);
+        });
+      });
+    }
+    for (int i = 0; i < num_keys; i += step) {
+      add_key_gradients(queries, step, p + i * kRowWords, queries.d_out, ld_dv_, keys_.dv + (key + i) * ld_dv_);
+      for_panels(queries.num_vecs, [&]<int kVecs>(int v) __attribute__((always_inline)) {
+        for_row_groups(step, [&]<int kRows>(int64_t row) __attribute__((always_inline)) {
+          score_gradients<kRows, kVecs>(queries, key, i + static_cast<int>(row), v, masked);
+        });
+      });
+    }
     add_key_gradients(queries, num_keys, ds, queries.q, ld_d_, keys_.dk + key * ld_d_);
     add_query_gradients(queries, key, num_keys, masked);
   }
@@ -77,6 +83,13 @@ class BackwardTile {
  private:
   static const Word* words(const float* data) { return reinterpret_cast<const Word*>(data); }
   static int64_t words_per(int64_t elems) { return (elems + Products::kPerWord - 1) / Products::kPerWord; }
+
+  // product[i...] = keys[key + i...] · queries for num_keys keys, in tiles
+  static void multiply_keys(const Word* keys, int64_t elems, int key, int i, int num_keys, const Word* queries,
+                            int num_vecs, float* product) {
+    Products::multiply_keys(keys + (key + i) * tile_words(elems), num_keys, elems, queries, num_vecs,
+                            product + i * kQueryBlock, kQueryBlock);
+  }
 
   // acc = keys · queries for kRows keys from i on: products in tiles are in `product` already.
   template <int kRows, int kVecs>
@@ -111,7 +124,10 @@ class BackwardTile {
     for (int u = 0; u < kVecs; ++u) {
       const int lane = (v + u) * kLanes;
       const Vec minus_lse = -load(queries.lse_log2 + lane);
-      for (int r = 0; r < kRows; ++r) acc[r][u] = exp2(fma(acc[r][u], factor, minus_lse));
+      for (int r = 0; r < kRows; ++r) {
+        const Vec x = fma(acc[r][u], factor, minus_lse);
+        acc[r][u] = kPairs ? exp2_bounded<true>(x) : exp2(x);
+      }
       if (!masked) continue;
       const IVec first = bits_of(load(reinterpret_cast<const float*>(queries.first_key + lane)));
       const IVec last = bits_of(load(reinterpret_cast<const float*>(queries.last_key + lane)));
@@ -185,7 +201,6 @@ class BackwardTile {
   // gradient[keys][columns] += tile[keys][queries] · rows[queries][columns]
   void add_key_gradients(const QueryBlock<Products>& queries, int num_keys, const Word* tile, const Word* rows,
                          int64_t ld, float* gradient) {
-    constexpr int64_t kRowWords = kQueryBlock / Products::kPerWord;
     if constexpr (Products::kInTiles) {
       Products::template add_queries<kRowWords>(tile, num_keys, queries.num_rows, rows, gradient, ld);
       return;

@@ -14,10 +14,10 @@ constexpr float kNegativeInfinity = -__builtin_inff();
 
 template <class Products>
 struct Scratch {
-  // Products in tiles gain by longer sums, for they load and store the tiles of a sum.
   static constexpr int kKeys = Products::kInTiles ? 2 * kKeyTile : kKeyTile;
-  alignas(64) float q[kMaxDim * kMicroColumns];        // [words of d][queries]
-  alignas(64) float scores[kKeys * kMicroColumns];     // [keys][queries]; float32 probabilities replace them
+  alignas(64) float q[kMaxDim * kMicroColumns];  // [words of d][queries]
+  // [keys][queries], in tiles also the next ones; float32 probabilities replace them
+  alignas(64) float scores[Products::kInTiles ? 2 : 1][kKeys * kMicroColumns];
   alignas(64) float pairs[kKeys / 2 * kMicroColumns];  // probabilities in pairs of keys
   alignas(64) float out[kMaxDim * kMicroColumns];      // [dv][queries]
 };
@@ -35,7 +35,6 @@ class ForwardRows {
  public:
   using Word = typename Products::Word;
   static constexpr int kColumns = kVecs * kLanes;
-  static constexpr int kKeys = Scratch<Products>::kKeys;  // of a tile of scores
 
   ForwardRows(const ForwardBlock& block, Scratch<Products>& scratch) : block_(block), scratch_(scratch) {}
 
@@ -46,17 +45,30 @@ class ForwardRows {
     const int64_t begin = first_key(band, block_.row) / Products::kKeyStep * Products::kKeyStep;
     const int64_t end = Products::kInTiles ? tile_keys(end_key(band, last_row)) : end_key(band, last_row);
     start(begin);
+    if constexpr (Products::kInTiles) {
+      for (int64_t key = begin; key < end && key < begin + keys_of_tile(); key += kTileKeys)
+        multiply_tile(key, key - begin, scores());
+    }
     // What every row sees: tiles inside need no mask.
     const int64_t full_begin = first_key(band, last_row), full_end = end_key(band, block_.row);
-    for (int64_t key = begin; key < end; key += kKeys) {
-      const int num_keys = static_cast<int>(end - key < kKeys ? end - key : kKeys);
+    for (int64_t key = begin; key < end; key += keys_of_tile()) {
+      const int num_keys = static_cast<int>(end - key < keys_of_tile() ? end - key : keys_of_tile());
       const bool masked = key < full_begin || key + num_keys > full_end;
-      add_tile(key, static_cast<int32_t>(key - begin), num_keys, masked);
+      add_tile(key, static_cast<int32_t>(key - begin), num_keys, masked, end);
     }
     finish();
   }
 
  private:
+  // Products in tiles load and store their sums: more keys spare traffic, as long as a tile's operands stay near.
+  int keys_of_tile() const {
+    constexpr int kMost = Scratch<Products>::kKeys;
+    if constexpr (!Products::kInTiles) return kMost;
+    return block_.shape.d + block_.shape.dv <= 2 * kKeyTile ? kKeyTile : kMost;
+  }
+  // Of the tile; in tiles there are two, which change places.
+  float* scores() { return scratch_.scores[Products::kInTiles ? current_ : 0]; }
+
   void start(int64_t begin) {
     with_source(block_.format, [&](auto source) __attribute__((always_inline)) {
       pack_transposed<decltype(source)>(block_.q, block_.row, block_.num_rows, block_.shape.d,
@@ -82,17 +94,13 @@ class ForwardRows {
     for (int64_t i = 0; i < dv * kColumns; i += kLanes) store(scratch_.out + i, Vec{});
   }
 
-  // relative: of the tile's first key to the block's first one.
-  void add_tile(int64_t key, int32_t relative, int num_keys, bool masked) {
+  // relative: of the tile's first key to the block's first one; end: of the block's keys.
+  // NOTE: a function of its own, with all of a tile's work in it; otherwise GCC's choice costs a fifth of the speed.
+  __attribute__((noinline)) void add_tile(int64_t key, int32_t relative, int num_keys, bool masked, int64_t end) {
     Vec tile_max[kVecs];
     for (Vec& x : tile_max) x = splat(kNegativeInfinity);
-    if constexpr (Products::kInTiles) {
-      const Word* k = static_cast<const Word*>(block_.k.data) + key * block_.k.ld;
-      Products::multiply_keys(k, num_keys, block_.shape.d, reinterpret_cast<const Word*>(scratch_.q), kVecs,
-                              scratch_.scores, kColumns);
-    }
     for_row_groups(num_keys, [&]<int kRows>(int64_t i) __attribute__((always_inline)) {
-      score_rows<kRows>(key + i, relative + static_cast<int32_t>(i), scratch_.scores + i * kColumns, masked, tile_max);
+      score_rows<kRows>(key + i, relative + static_cast<int32_t>(i), scores() + i * kColumns, masked, tile_max);
     });
     const float factor = block_.score.capped != 0 ? 1.0f : block_.score.factor;
     Vec minus_max[kVecs];
@@ -104,12 +112,25 @@ class ForwardRows {
       state_.sum[v] *= state_.rescale[v];
       state_.max[v] = updated;
     }
-    exponentiate(num_keys, factor, minus_max);
     if constexpr (Products::kInTiles) {
+      // The tile unit multiplies for the next tile while the vector units take exponentials for this one.
+      for (int i = 0; i < num_keys; i += kTileKeys) {
+        if (key + keys_of_tile() + i < end) multiply_tile(key + keys_of_tile() + i, i, scratch_.scores[current_ ^ 1]);
+        exponentiate(i, i + kTileKeys, factor, minus_max);
+      }
       add_value_tiles(key, num_keys, masked);
+      current_ ^= 1;
     } else {
+      exponentiate(0, num_keys, factor, minus_max);
       add_values(key, num_keys, masked);
     }
+  }
+
+  // Products of the kTileKeys keys from `key` on, in tiles.
+  void multiply_tile(int64_t key, int64_t row, float* scores) {
+    const Word* k = static_cast<const Word*>(block_.k.data) + key * block_.k.ld;
+    Products::multiply_keys(k, kTileKeys, block_.shape.d, reinterpret_cast<const Word*>(scratch_.q), kVecs,
+                            scores + row * kColumns, kColumns);
   }
 
   // Scores of kRows keys, whose products in tiles are there already.
@@ -152,31 +173,31 @@ class ForwardRows {
   }
 
   // Scores become probabilities relative to the running maximum.
-  void exponentiate(int num_keys, float factor, const Vec (&minus_max)[kVecs]) {
+  __attribute__((always_inline)) void exponentiate(int first, int end, float factor, const Vec (&minus_max)[kVecs]) {
     const auto probability = [&](int key, int v) __attribute__((always_inline)) {
       const Vec p = exp2_bounded<Products::kPerWord == 2>(
-          fma(load(scratch_.scores + key * kColumns + v * kLanes), splat(factor), minus_max[v]));
+          fma(load(scores() + key * kColumns + v * kLanes), splat(factor), minus_max[v]));
       state_.sum[v] += p;
       return p;
     };
-    for (int key = 0; key < num_keys; key += Products::kPerWord) {
+    for (int key = first; key < end; key += Products::kPerWord) {
       for (int v = 0; v < kVecs; ++v) {
         const Vec p = probability(key, v);
 #if defined(__AVX512BF16__)
         if constexpr (Products::kPerWord == 2) {
-          const Vec next = key + 1 < num_keys ? probability(key + 1, v) : Vec{};
+          const Vec next = key + 1 < end ? probability(key + 1, v) : Vec{};
           store(scratch_.pairs + key / 2 * kColumns + v * kLanes, interleave_bfloat16(p, next));
           continue;
         }
 #endif
-        store(scratch_.scores + key * kColumns + v * kLanes, p);
+        store(scores() + key * kColumns + v * kLanes, p);
       }
     }
   }
 
-  void add_values(int64_t key, int num_keys, bool masked) {
+  __attribute__((always_inline)) void add_values(int64_t key, int num_keys, bool masked) {
     const int64_t depth = (num_keys + Products::kPerWord - 1) / Products::kPerWord;
-    const auto* p = reinterpret_cast<const Word*>(Products::kPerWord == 2 ? scratch_.pairs : scratch_.scores);
+    const auto* p = reinterpret_cast<const Word*>(Products::kPerWord == 2 ? scratch_.pairs : scores());
     const Word* values = static_cast<const Word*>(block_.v.data) + key / Products::kPerWord * block_.v.ld;
     // A masked probability is 0, and 0 times a NaN or infinity that the row must not see would be NaN.
     const bool guarded = masked && !all_finite<Products>(values, block_.v.ld, depth, block_.shape.dv);
@@ -217,8 +238,11 @@ class ForwardRows {
   }
 
   void finish() {
+    Vec inverse[kVecs];
+    for (int v = 0; v < kVecs; ++v) inverse[v] = state_.sum[v] == 0.0f ? Vec{} : 1.0f / state_.sum[v];
     const auto normalised = [&](Vec x, int lane) __attribute__((always_inline)) {
       const Vec sum = state_.sum[lane / kLanes];
+      if constexpr (Products::kPerWord == 2) return x * inverse[lane / kLanes];  // good enough before rounding
       return sum == 0.0f ? Vec{} : x / sum;
     };
     store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
@@ -232,6 +256,7 @@ class ForwardRows {
 
   const ForwardBlock& block_;
   Scratch<Products>& scratch_;
+  int current_ = 0;  // which scores
   RowState<kVecs> state_;
 };
 
