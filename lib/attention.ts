@@ -7,6 +7,9 @@ import { describe, expectKnownOptions, flagOption, numberOption } from './valida
 
 /** Largest head dimension. */
 const MAX_HEAD_DIM = 256;
+/** Beyond these, float32 loses the cap or its square. */
+const MIN_SOFTCAP = 1e-18;
+const MAX_SOFTCAP = 1e18;
 
 export interface AttentionOptions {
   /** No query sees keys to its right, counted from the bottom-right corner: the last query sees the last key. */
@@ -113,6 +116,11 @@ function checkProblem(caller: string, q: unknown, k: unknown, v: unknown, option
 function softcapOption(caller: string, value: unknown): number {
   const softcap = numberOption(caller, 'softcap', value, 0);
   if (softcap < 0) throw new WarpgradRangeError(`${caller}: softcap must be >= 0, got ${softcap}`);
+  if (softcap !== 0 && !(softcap >= MIN_SOFTCAP && softcap <= MAX_SOFTCAP)) {
+    throw new WarpgradRangeError(
+      `${caller}: softcap must be 0 or from ${MIN_SOFTCAP} to ${MAX_SOFTCAP}, got ${softcap}`,
+    );
+  }
   return softcap;
 }
 
@@ -124,7 +132,7 @@ function windowOption(caller: string, options: AttentionOptions): [left: number,
     throw new WarpgradTypeError(`${caller}: window must be [left, right], got ${describe(window)}`);
   }
   const valid = (side: unknown) => side === Infinity || (Number.isSafeInteger(side) && (side as number) >= 0);
-  if (window.length !== 2 || !window.every(valid)) {
+  if (window.length !== 2 || !valid(window[0]) || !valid(window[1])) {
     throw new WarpgradRangeError(
       `${caller}: window must be [left, right] with whole numbers >= 0 or Infinity, got ${describe(window)}`,
     );

@@ -96,7 +96,7 @@ export function systemInfo(): SystemInfo {
 export function resolveDevice(caller: string, value: unknown): Device {
   if (value === 'cpu') return 'cpu';
   if (value !== 'auto' && !(typeof value === 'string' && /^cuda(:\d{1,4})?$/.test(value))) {
-    throw new WarpgradTypeError(`${caller}: device must be 'cpu', 'cuda', 'cuda:N' or 'auto', got ${String(value)}`);
+    throw new WarpgradTypeError(`${caller}: device must be 'cpu', 'cuda', 'cuda:N' or 'auto', got ${describe(value)}`);
   }
   const { devices, reason } = gpus();
   if (value === 'auto') {

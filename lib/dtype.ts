@@ -1,4 +1,5 @@
 import { WarpgradTypeError } from './errors';
+import { describe } from './validate';
 
 /** Element types of tensors. `float16` is IEEE binary16. */
 export type DType = 'float32' | 'float16' | 'bfloat16' | 'int32';
@@ -24,6 +25,6 @@ export const DTYPES: Readonly<Record<DType, DTypeInfo>> = {
 export function expectDType(caller: string, value: unknown): DType {
   if (typeof value === 'string' && Object.hasOwn(DTYPES, value)) return value as DType;
   throw new WarpgradTypeError(
-    `${caller}: dtype must be one of ${Object.keys(DTYPES).join(', ')}, got ${typeof value === 'string' ? `'${value}'` : String(value)}`,
+    `${caller}: dtype must be one of ${Object.keys(DTYPES).join(', ')}, got ${describe(value)}`,
   );
 }

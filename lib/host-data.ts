@@ -2,6 +2,7 @@ import { types } from 'node:util';
 
 import { DTYPES, type DType, type TypedArray } from './dtype';
 import { WarpgradRangeError, WarpgradTypeError } from './errors';
+import { describe, MAX_RANK, sizeOf } from './validate';
 
 /** Numbers nested to any depth, rectangular. */
 export type NestedNumbers = number | readonly NestedNumbers[];
@@ -17,49 +18,77 @@ export interface HostData {
   readonly shape: readonly number[];
 }
 
+const MAX_NESTED = 2 ** 30;
 const KINDS = 'a Float32Array, Float64Array, Int32Array, Uint16Array (raw bits) or nested numbers';
 
-/** Reads `data` as elements of float32, int32 or, from raw bits, a 16-bit type. @throws WarpgradTypeError, WarpgradRangeError */
+/**
+ * Reads `data` as elements of float32, int32 or, from raw bits, a 16-bit type, which converted to `dtype` give the values
+ * rounded once. @throws WarpgradTypeError, WarpgradRangeError
+ */
 export function readHostData(caller: string, data: unknown, dtype: DType | undefined): HostData {
   if (ArrayBuffer.isView(data)) return readTypedArray(caller, data, dtype);
   if (typeof data === 'number' || Array.isArray(data)) return readNested(caller, data as NestedNumbers, dtype);
   throw new WarpgradTypeError(`${caller}: data must be ${KINDS}, got ${describe(data)}`);
 }
 
-function describe(value: unknown): string {
-  if (value === null) return 'null';
-  return typeof value === 'object' ? ((value.constructor as { name?: string })?.name ?? 'an object') : typeof value;
-}
-
 function readTypedArray(caller: string, view: ArrayBufferView, dtype: DType | undefined): HostData {
   expectAttached(caller, view);
-  // The addon reads plain ArrayBuffers: what other threads may change is copied first.
-  const data = types.isSharedArrayBuffer(view.buffer) ? copyOf(view) : view;
-  if (types.isFloat32Array(data)) return { array: data, dtype: 'float32', shape: [data.length] };
-  if (types.isFloat64Array(data)) return { array: Float32Array.from(data), dtype: 'float32', shape: [data.length] };
-  if (types.isInt32Array(data)) {
-    const floats = dtype !== undefined && dtype !== 'int32';
-    return floats
-      ? { array: Float32Array.from(data), dtype: 'float32', shape: [data.length] }
-      : { array: data, dtype: 'int32', shape: [data.length] };
+  if (types.isFloat32Array(view)) return { array: unshared(view), dtype: 'float32', shape: [view.length] };
+  if (types.isInt32Array(view)) return { array: unshared(view), dtype: 'int32', shape: [view.length] };
+  if (types.isFloat64Array(view)) {
+    const array = dtype === 'int32' ? new Int32Array(view.length) : new Float32Array(view.length);
+    const put = writerOf(caller, array, dtype);
+    view.forEach((value, i) => put(i, value));
+    return { array, dtype: dtype === 'int32' ? 'int32' : 'float32', shape: [view.length] };
   }
-  const isHalf = (data as object)[Symbol.toStringTag as never] === 'Float16Array';
-  if (types.isUint16Array(data) || isHalf) {
-    const bits = types.isUint16Array(data) ? data : new Uint16Array(data.buffer, data.byteOffset, data.byteLength / 2);
+  const isHalf = (view as object)[Symbol.toStringTag as never] === 'Float16Array';
+  if (types.isUint16Array(view) || isHalf) {
+    const bits = types.isUint16Array(view) ? view : new Uint16Array(view.buffer, view.byteOffset, view.byteLength / 2);
     const kind = dtype ?? (isHalf ? 'float16' : undefined);
     if (kind === undefined || DTYPES[kind].bytes !== 2 || (isHalf && kind !== 'float16')) {
       throw new WarpgradTypeError(
         `${caller}: a ${isHalf ? 'Float16Array needs dtype float16' : 'Uint16Array holds raw bits and needs dtype float16 or bfloat16'}, got dtype ${String(dtype)}`,
       );
     }
-    return { array: bits, dtype: kind, shape: [bits.length] };
+    return { array: unshared(bits), dtype: kind, shape: [bits.length] };
   }
-  throw new WarpgradTypeError(`${caller}: data must be ${KINDS}, got ${describe(data)}`);
+  throw new WarpgradTypeError(`${caller}: data must be ${KINDS}, got ${describe(view)}`);
 }
 
-function copyOf(view: ArrayBufferView): ArrayBufferView {
-  const Kind = view.constructor as new (source: ArrayBufferView) => ArrayBufferView;
-  return new Kind(view);
+/** The addon reads plain ArrayBuffers: what other threads may change is copied first. */
+function unshared<Kind extends TypedArray>(array: Kind): Kind {
+  return types.isSharedArrayBuffer(array.buffer) ? (array.slice() as Kind) : array;
+}
+
+/** Stores doubles in `array` so that a later conversion to `dtype` rounds them once. */
+function writerOf(caller: string, array: Float32Array | Int32Array, dtype: DType | undefined) {
+  if (dtype === 'int32') {
+    return (i: number, value: number): void => {
+      if (value !== (value | 0)) {
+        throw new WarpgradRangeError(`${caller}: int32 data must be whole numbers in range, got ${value}`);
+      }
+      array[i] = value;
+    };
+  }
+  const narrow = dtype !== undefined && DTYPES[dtype].bytes === 2;
+  return (i: number, value: number): void => {
+    array[i] = narrow ? roundToOdd(value) : value;
+  };
+}
+
+const oddFloat = new Float32Array(1);
+const oddBits = new Int32Array(oddFloat.buffer);
+
+/**
+ * The float32 next to a double that has an odd significand, or its exact value: rounding that to a shorter format gives
+ * what rounding the double at once gives (Boldo and Melquiond, "When double rounding is odd", 2005).
+ */
+function roundToOdd(value: number): number {
+  const nearest = Math.fround(value);
+  if (nearest === value || !Number.isFinite(nearest)) return nearest;
+  oddFloat[0] = nearest;
+  if ((oddBits[0] & 1) === 0) oddBits[0] += Math.abs(value) > Math.abs(nearest) ? 1 : -1;
+  return oddFloat[0];
 }
 
 function expectAttached(caller: string, view: ArrayBufferView): void {
@@ -76,10 +105,18 @@ function readNested(caller: string, data: NestedNumbers, dtype: DType | undefine
   for (let level: NestedNumbers = data; Array.isArray(level); level = level[0] as NestedNumbers) {
     shape.push(level.length);
     if (level.length === 0) break;
+    if (shape.length > MAX_RANK)
+      throw new WarpgradRangeError(`${caller}: data must be nested at most ${MAX_RANK} deep`);
   }
-  const size = shape.reduce((product, dim) => product * dim, 1);
+  const size = sizeOf(shape);
+  if (size > MAX_NESTED) {
+    throw new WarpgradRangeError(
+      `${caller}: nested data must have at most 2^30 elements, got ${size}; use a typed array`,
+    );
+  }
   const isInt = dtype === 'int32';
   const array = isInt ? new Int32Array(size) : new Float32Array(size);
+  const put = writerOf(caller, array, dtype);
   let next = 0;
   const fill = (value: NestedNumbers, depth: number): void => {
     if (depth === shape.length) {
@@ -88,10 +125,7 @@ function readNested(caller: string, data: NestedNumbers, dtype: DType | undefine
           `${caller}: data must be numbers nested evenly, got ${describe(value)} among the elements`,
         );
       }
-      if (isInt && value !== (value | 0)) {
-        throw new WarpgradRangeError(`${caller}: int32 data must be whole numbers in range, got ${value}`);
-      }
-      array[next++] = value;
+      put(next++, value);
       return;
     }
     if (!Array.isArray(value) || value.length !== shape[depth]) {

@@ -76,6 +76,7 @@ export interface NativeModule {
     zeroed: boolean,
   ) => NativeTensor;
   readonly NativeStream: new (isCuda: boolean, deviceIndex: number) => NativeStream;
+  readonly NativeEvent: new () => NativeEvent;
   initialize(cpuThreads: number, cpuIsa: string): void;
   configureCpu(threads: number, isa: string): void;
   cpuInfo(): { threads: number; instructionSet: string; instructionSets: string[] };

@@ -4,7 +4,7 @@ import { types } from 'node:util';
 import type { DType } from './dtype';
 import { WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { nativeStream, resolveStream, type Stream } from './stream';
-import { nativeTensor, Tensor } from './tensor';
+import { isTensor, nativeTensor, type Tensor } from './tensor';
 import type { NativeStream, NativeTensor } from './native';
 import { describe } from './validate';
 
@@ -30,7 +30,7 @@ export class Operands {
 
   /** A live tensor on the first operand's device. */
   #tensor(name: string, value: unknown): Tensor {
-    if (!(value instanceof Tensor)) {
+    if (!isTensor(value)) {
       throw new WarpgradTypeError(`${this.#caller}: ${name} must be a Tensor, got ${describe(value)}`);
     }
     if (value.disposed) {
@@ -122,14 +122,13 @@ function readOffsets(caller: string, name: string, value: unknown): Int32Array {
     if (wrong === undefined && !value.includes(undefined)) return Int32Array.from(value as number[]);
     throw new WarpgradRangeError(`${caller}: ${name} must hold whole numbers below 2^31, got ${describe(wrong)}`);
   }
-  if (value instanceof Tensor && value.dtype === 'int32' && value.device === 'cpu' && value.rank === 1) {
+  if (isTensor(value) && value.dtype === 'int32' && value.device === 'cpu' && value.rank === 1) {
     if (value.disposed) throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${caller}: ${name} was disposed`);
     return value.dataSync() as Int32Array;
   }
-  const got =
-    value instanceof Tensor
-      ? `a ${value.dtype} tensor of ${value.rank} dimensions on ${value.device}`
-      : describe(value);
+  const got = isTensor(value)
+    ? `a ${value.dtype} tensor of ${value.rank} dimensions on ${value.device}`
+    : describe(value);
   throw new WarpgradTypeError(
     `${caller}: ${name} must be a number[], an Int32Array or an int32 CPU tensor of one dimension, got ${got}`,
   );

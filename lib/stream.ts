@@ -13,8 +13,10 @@ export class Event {
   readonly #handle: NativeEvent;
 
   private constructor(handle: NativeEvent, device: Device) {
+    if (!(handle instanceof addon.NativeEvent)) throw new WarpgradTypeError('Event: made by stream.record()');
     this.#handle = handle;
     this.device = device;
+    Object.freeze(this);
   }
 
   /** Whether the work before the event is done. */
@@ -42,6 +44,7 @@ export class Stream {
   constructor(device: DeviceOption = 'cpu') {
     this.device = resolveDevice('Stream', device);
     this.#handle = native(() => new addon.NativeStream(this.device !== 'cpu', Math.max(0, cudaIndex(this.device))));
+    Object.freeze(this);
   }
 
   /** The stream that operations of this environment use on a device when no `stream` is given. */

@@ -1,10 +1,10 @@
 import { resolveDevice, type Device, type DeviceOption } from './device';
 import { DTYPES, expectDType, type DType, type TypedArray } from './dtype';
-import { fromNative, native, WarpgradError, WarpgradRangeError } from './errors';
+import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { readHostData, type TensorData } from './host-data';
 import { addon, type NativeTensor } from './native';
 import { nativeStream, resolveStream, type Stream } from './stream';
-import { expectDim, expectKnownOptions, expectShapeOption, sizeOf } from './validate';
+import { describe, expectDim, expectKnownOptions, expectShapeOption, sizeOf } from './validate';
 
 export interface TensorOptions {
   /** Element type. Default: float32, or what the data say. */
@@ -25,6 +25,8 @@ const TENSOR_OPTIONS = ['dtype', 'device', 'stream'];
 
 /** The addon's half of a live tensor. Internal. @throws WarpgradError with ERR_WARPGRAD_DISPOSED */
 export let nativeTensor: (tensor: Tensor) => NativeTensor;
+/** Whether a value is a tensor of this package, not merely something with its prototype. Internal. */
+export let isTensor: (value: unknown) => value is Tensor;
 /** Another tensor on the same elements, disposed on its own. Internal. */
 export let shareTensor: (tensor: Tensor) => Tensor;
 /** A fresh contiguous tensor with undefined contents, for an operation to write. Internal. */
@@ -53,6 +55,7 @@ export class Tensor {
     dtype: DType,
     stream: Stream,
   ) {
+    if (!(handle instanceof addon.NativeTensor)) throw new WarpgradTypeError('Tensor: use Tensor.from, empty or zeros');
     this.#handle = handle;
     this.#stream = stream;
     this.shape = shape;
@@ -60,6 +63,7 @@ export class Tensor {
     this.dtype = dtype;
     this.device = stream.device;
     this.size = sizeOf(shape);
+    Object.freeze(this); // the addon trusts what it was made with; what others read must stay the same
   }
 
   /**
@@ -72,6 +76,8 @@ export class Tensor {
     const caller = 'Tensor.from';
     expectKnownOptions(caller, options, TENSOR_OPTIONS);
     const dtype = options.dtype === undefined ? undefined : expectDType(caller, options.dtype);
+    const { device = 'cpu' } = options;
+    const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
     const host = readHostData(caller, data, dtype);
     const dims = shape === undefined ? Object.freeze([...host.shape]) : expectShapeOption(caller, shape);
     if (sizeOf(dims) !== host.array.length) {
@@ -79,8 +85,6 @@ export class Tensor {
         `${caller}: shape [${dims.join(', ')}] has ${sizeOf(dims)} elements, the data have ${host.array.length}`,
       );
     }
-    const { device = 'cpu' } = options;
-    const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
     const tensor = allocateTensor(dims, host.dtype, stream);
     native(() => nativeTensor(tensor).write(nativeStream(stream), host.array));
     if (dtype === undefined || dtype === host.dtype) return tensor;
@@ -157,7 +161,9 @@ export class Tensor {
     expectDim('slice', dim, this.rank);
     const size = this.shape[dim];
     if (!Number.isInteger(start) || !Number.isInteger(end) || start < 0 || end > size || start > end) {
-      throw new WarpgradRangeError(`slice: expected 0 <= start <= end <= ${size}, got start ${start}, end ${end}`);
+      throw new WarpgradRangeError(
+        `slice: expected 0 <= start <= end <= ${size}, got start ${describe(start)}, end ${describe(end)}`,
+      );
     }
     const shape = this.shape.map((extent, i) => (i === dim ? end - start : extent));
     const empty = start === end;
@@ -219,6 +225,8 @@ export class Tensor {
 
   /** A contiguous copy, or another tensor on the same buffer when this one is contiguous. */
   contiguous(options: { stream?: Stream } = {}): Tensor {
+    expectKnownOptions('contiguous', options, ['stream']);
+    if (options.stream !== undefined) resolveStream('contiguous', options.stream, this.device);
     return this.isContiguous ? this.#share(this.shape, contiguousStrides(this.shape), 0) : this.to(options);
   }
 
@@ -262,6 +270,7 @@ export class Tensor {
       throw new WarpgradError('ERR_WARPGRAD_DISPOSED', 'the tensor was disposed');
     };
     shareTensor = (tensor) => tensor.#share(tensor.shape, tensor.strides, 0);
+    isTensor = (value): value is Tensor => typeof value === 'object' && value !== null && #handle in value;
     allocateTensor = (shape, dtype, stream) => Tensor.#allocate(shape, dtype, stream, false);
   }
 }

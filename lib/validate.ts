@@ -1,7 +1,7 @@
 import { WarpgradRangeError, WarpgradTypeError } from './errors';
 
 /** As in native/core/tensor_view.h. */
-const MAX_RANK = 8;
+export const MAX_RANK = 8;
 
 /** Number of elements of a shape. */
 export function sizeOf(shape: readonly number[]): number {
@@ -13,7 +13,10 @@ export function sizeOf(shape: readonly number[]): number {
 /** Names a value in a message. */
 export function describe(value: unknown): string {
   if (typeof value === 'string') return `'${value}'`;
-  if (Array.isArray(value)) return `[${value.map(describe).join(', ')}]`;
+  if (Array.isArray(value)) {
+    const shown = value.slice(0, MAX_RANK + 1).map((element) => (Array.isArray(element) ? '[…]' : describe(element)));
+    return `[${shown.join(', ')}${value.length > shown.length ? ', …' : ''}]`;
+  }
   if (typeof value === 'object' && value !== null) return (value.constructor as { name?: string })?.name ?? 'an object';
   return typeof value === 'function' ? 'a function' : String(value);
 }
@@ -57,6 +60,11 @@ export function numberOption(caller: string, name: string, value: unknown, fallb
     throw new WarpgradTypeError(`${caller}: ${name} must be a number, got ${describe(value)}`);
   }
   if (!Number.isFinite(value)) throw new WarpgradRangeError(`${caller}: ${name} must be finite, got ${value}`);
+  // Operations compute in float32: a number that becomes infinity or 0 there would silently mean something else.
+  const narrowed = Math.fround(value);
+  if (!Number.isFinite(narrowed) || (narrowed === 0 && value !== 0)) {
+    throw new WarpgradRangeError(`${caller}: ${name} must be in the range of float32, got ${value}`);
+  }
   return value;
 }
 

@@ -1,6 +1,8 @@
 #include "binding/environment.h"
 
+#include <algorithm>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "binding/tensor_handle.h"
@@ -87,6 +89,7 @@ void Environment::settle(Napi::Env env, Napi::Function, Environment* self, Settl
 }
 
 void Environment::add(TensorHandle* handle) {
+  live_tensors.insert(handle);
   handle->next = first_handle_;
   handle->previous = nullptr;
   if (first_handle_) first_handle_->previous = handle;
@@ -94,6 +97,7 @@ void Environment::add(TensorHandle* handle) {
 }
 
 void Environment::remove(TensorHandle* handle) {
+  live_tensors.erase(handle);
   if (handle->previous) handle->previous->next = handle->next;
   if (handle->next) handle->next->previous = handle->previous;
   if (first_handle_ == handle) first_handle_ = handle->next;
@@ -101,7 +105,9 @@ void Environment::remove(TensorHandle* handle) {
 
 void Environment::before_allocation(Napi::Env env, size_t bytes) {
   bytes_since_sweep_ += bytes;
-  if (++allocations_since_sweep_ < kSweepAllocations && bytes_since_sweep_ < kSweepBytes) return;
+  // In proportion to what a sweep has to look at, so that many live tensors don't make allocations slow.
+  const size_t allocations = std::max(kSweepAllocations, live_tensors.size() / 2);
+  if (++allocations_since_sweep_ < allocations && bytes_since_sweep_ < kSweepBytes) return;
   bytes_since_sweep_ = 0;
   allocations_since_sweep_ = 0;
   sweep(env);
@@ -134,6 +140,8 @@ Napi::Error to_js_error(Napi::Env env, std::exception_ptr failure) {
     return make_error(env, error.code(), error.what());
   } catch (const std::bad_alloc&) {
     return make_error(env, ErrorCode::kOutOfMemory, "out of memory");
+  } catch (const std::system_error& error) {
+    return make_error(env, ErrorCode::kOutOfMemory, concat("can't start a thread: ", error.what()));
   } catch (const std::exception& error) {
     return make_error(env, ErrorCode::kInternal, error.what());
   } catch (...) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_set>
 
 #include "ops/registry.h"
 
@@ -32,7 +33,10 @@ class Environment {
   Napi::FunctionReference stream_constructor;
   Napi::FunctionReference event_constructor;
 
-  // Handles register here so that sweep() can find those whose JavaScript object the collector took.
+  // Every handle made here and not yet destroyed: what unwrap() accepts.
+  std::unordered_set<const void*> live_tensors, live_streams, live_events;
+
+  // Tensor handles register here too, so that sweep() can find those whose JavaScript object the collector took.
   void add(TensorHandle* handle);
   void remove(TensorHandle* handle);
   // Called before `bytes` are allocated. Node runs finalizers only when the event loop turns; a synchronous loop of

@@ -45,7 +45,7 @@ class Arguments {
   TensorView tensor(std::vector<StoragePtr>& storages) {
     const Napi::Value value = next();
     if (value.IsUndefined()) return {};
-    const TensorHandle& handle = *TensorHandle::Unwrap(value.As<Napi::Object>());
+    const TensorHandle& handle = unwrap<TensorHandle>(value);
     WG_CHECK(handle.storage() != nullptr, ErrorCode::kInternal, "the tensor was disposed");
     storages.push_back(handle.storage());
     return handle.view();

@@ -12,12 +12,14 @@ Napi::Function StreamHandle::define(Napi::Env env) {
                       InstanceMethod<&StreamHandle::handle>("handle")});
 }
 
-StreamHandle::StreamHandle(const Napi::CallbackInfo& info) : ObjectWrap(info) {
+StreamHandle::StreamHandle(const Napi::CallbackInfo& info)
+    : ObjectWrap(info), environment_(Environment::of(info.Env())) {
   guarded(info, [&]() -> Napi::Value {
     const Device device{info[0].As<Napi::Boolean>() ? DeviceType::kCuda : DeviceType::kCpu,
                         info[1].As<Napi::Number>().Int32Value()};
     backend_ = &Environment::of(info.Env()).registry().backend(device);
     stream_ = backend_->create_stream();
+    environment_.live_streams.insert(this);
     return info.Env().Undefined();
   });
 }
@@ -44,7 +46,9 @@ Napi::Value StreamHandle::record(const Napi::CallbackInfo& info) {
 
 Napi::Value StreamHandle::wait(const Napi::CallbackInfo& info) {
   return guarded(info, [&] {
-    stream_->wait(EventHandle::Unwrap(info[0].As<Napi::Object>())->event);
+    const EventPtr& event = unwrap<EventHandle>(info[0]).event;
+    WG_CHECK(event != nullptr, ErrorCode::kInternal, "the event was never recorded");
+    stream_->wait(event);
     return info.Env().Undefined();
   });
 }

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "binding/unwrap.h"
 #include "core/stream.h"
 #include "ops/backend.h"
 
@@ -12,12 +13,15 @@ namespace warpgrad::binding {
 // The native half of a Stream. `new NativeStream(isCuda, deviceIndex)`.
 class StreamHandle : public Napi::ObjectWrap<StreamHandle> {
  public:
+  static constexpr const char* kName = "NativeStream";
+  static constexpr auto kLive = &Environment::live_streams;
   static Napi::Function define(Napi::Env env);
   explicit StreamHandle(const Napi::CallbackInfo& info);
+  ~StreamHandle() override { environment_.live_streams.erase(this); }
 
   Stream& stream() { return *stream_; }
   ops::Backend& backend() { return *backend_; }
-  static StreamHandle& from(const Napi::Value& value) { return *Unwrap(value.As<Napi::Object>()); }
+  static StreamHandle& from(const Napi::Value& value) { return unwrap<StreamHandle>(value); }
 
  private:
   Napi::Value synchronize(const Napi::CallbackInfo& info);
@@ -26,6 +30,7 @@ class StreamHandle : public Napi::ObjectWrap<StreamHandle> {
   Napi::Value wait(const Napi::CallbackInfo& info);
   Napi::Value handle(const Napi::CallbackInfo& info);
 
+  Environment& environment_;
   ops::Backend* backend_ = nullptr;
   std::unique_ptr<Stream> stream_;
 };
@@ -33,13 +38,20 @@ class StreamHandle : public Napi::ObjectWrap<StreamHandle> {
 // The native half of an Event; made by NativeStream.record().
 class EventHandle : public Napi::ObjectWrap<EventHandle> {
  public:
+  static constexpr const char* kName = "NativeEvent";
+  static constexpr auto kLive = &Environment::live_events;
   static Napi::Function define(Napi::Env env);
-  explicit EventHandle(const Napi::CallbackInfo& info) : ObjectWrap(info) {}
+  explicit EventHandle(const Napi::CallbackInfo& info) : ObjectWrap(info), environment_(Environment::of(info.Env())) {
+    environment_.live_events.insert(this);
+  }
+  ~EventHandle() override { environment_.live_events.erase(this); }
 
   EventPtr event;
 
  private:
   Napi::Value reached(const Napi::CallbackInfo& info);
+
+  Environment& environment_;
 };
 
 }  // namespace warpgrad::binding

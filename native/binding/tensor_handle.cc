@@ -1,5 +1,7 @@
 #include "binding/tensor_handle.h"
 
+#include <cstdlib>
+#include <memory>
 #include <utility>
 
 #include "binding/stream_handle.h"
@@ -123,6 +125,9 @@ Napi::Value TensorHandle::write(const Napi::CallbackInfo& info) {
 Napi::ArrayBuffer TensorHandle::enqueue_read(const Napi::CallbackInfo& info, Stream& stream) {
   WG_CHECK(storage_ != nullptr, ErrorCode::kInternal, "the tensor was disposed");
   const size_t bytes = static_cast<size_t>(view_.num_elems()) * dtype_bytes(view_.dtype);
+  // The engine ends the process when it can't allocate; whether it can is asked of the system first.
+  const std::unique_ptr<void, void (*)(void*)> probe(std::malloc(bytes + 1), std::free);
+  WG_CHECK(probe != nullptr, ErrorCode::kOutOfMemory, "data: can't allocate ", bytes, " bytes for the elements");
   Napi::ArrayBuffer buffer = Napi::ArrayBuffer::New(info.Env(), bytes);
   if (bytes > 0) StreamHandle::from(info[0]).backend().read(stream, buffer.Data(), view_, {{storage_}, {}});
   return buffer;
@@ -151,7 +156,7 @@ Napi::Value TensorHandle::read_sync(const Napi::CallbackInfo& info) {
 Napi::Value TensorHandle::copy_from(const Napi::CallbackInfo& info) {
   return guarded(info, [&] {
     StreamHandle& stream = StreamHandle::from(info[0]);
-    TensorHandle& source = *Unwrap(info[1].As<Napi::Object>());
+    TensorHandle& source = unwrap<TensorHandle>(info[1]);
     WG_CHECK(storage_ && source.storage_, ErrorCode::kInternal, "the tensor was disposed");
     WG_CHECK(view_.rank == source.view_.rank && view_.shape == source.view_.shape, ErrorCode::kInternal,
              "copyFrom: the shapes differ");

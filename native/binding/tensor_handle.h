@@ -24,6 +24,8 @@ class ExternalMemory {
 // The native half of a Tensor: a view and a share in its storage. `new NativeTensor(stream, dtype, shape, zeroed)`.
 class TensorHandle : public Napi::ObjectWrap<TensorHandle> {
  public:
+  static constexpr const char* kName = "NativeTensor";
+  static constexpr auto kLive = &Environment::live_tensors;
   static Napi::Function define(Napi::Env env);
   explicit TensorHandle(const Napi::CallbackInfo& info);
   ~TensorHandle() override;

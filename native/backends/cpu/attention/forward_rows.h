@@ -238,18 +238,24 @@ class ForwardRows {
   }
 
   void finish() {
+    // A row without a key has no maximum. A sum of 0 with one comes from infinite scores, or finite ones so large that
+    // float32 can't tell them apart: NaN, not an answer.
     Vec inverse[kVecs];
-    for (int v = 0; v < kVecs; ++v) inverse[v] = state_.sum[v] == 0.0f ? Vec{} : 1.0f / state_.sum[v];
+    for (int v = 0; v < kVecs; ++v) {
+      inverse[v] = state_.max[v] == kNegativeInfinity ? Vec{} : 1.0f / state_.sum[v];
+    }
     const auto normalised = [&](Vec x, int lane) __attribute__((always_inline)) {
-      const Vec sum = state_.sum[lane / kLanes];
-      if constexpr (Products::kPerWord == 2) return x * inverse[lane / kLanes];  // good enough before rounding
-      return sum == 0.0f ? Vec{} : x / sum;
+      const int v = lane / kLanes;
+      if constexpr (Products::kPerWord == 2) return x * inverse[v];  // good enough before rounding
+      return state_.max[v] == kNegativeInfinity ? Vec{} : x / state_.sum[v];
     };
     store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
                      kColumns, normalised);
     for (int v = 0; v < kVecs && v * kLanes < block_.num_rows; ++v) {
       const int rest = block_.num_rows - v * kLanes;
-      store_partial(block_.lse + block_.row + v * kLanes, fma(state_.max[v], splat(kLn2), log(state_.sum[v])),
+      const Vec lse = fma(state_.max[v], splat(kLn2), log(state_.sum[v]));
+      const IVec lost = (state_.sum[v] == 0.0f) & (state_.max[v] != kNegativeInfinity);
+      store_partial(block_.lse + block_.row + v * kLanes, lost ? splat(__builtin_nanf("")) : lse,
                     rest < kLanes ? rest : kLanes);
     }
   }

@@ -1,5 +1,7 @@
 #include "backends/cpu/runtime/thread_pool.h"
 
+#include <system_error>
+
 #include "core/check.h"
 
 namespace warpgrad::cpu {
@@ -23,10 +25,19 @@ struct ThreadPool::Job {
 ThreadPool::ThreadPool(int num_threads) {
   WG_CHECK(num_threads >= 1, ErrorCode::kInvalidArgument, "a thread pool needs at least 1 thread, got ", num_threads);
   threads_.reserve(num_threads - 1);
-  for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    end();
+    throw Error(ErrorCode::kOutOfMemory, concat("can't start ", num_threads, " threads: ", error.what()));
+  }
 }
 
 ThreadPool::~ThreadPool() {
+  end();
+}
+
+void ThreadPool::end() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;

@@ -45,6 +45,7 @@ class ThreadPool {
  private:
   struct Job;
   void work();
+  void end();
   static void run_tasks(Job& job, int worker);
 
   std::mutex mutex_;

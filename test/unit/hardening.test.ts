@@ -1,0 +1,125 @@
+import { attentionForward, configure, Event, Stream, Tensor } from '../../lib';
+import { addon, MAX_CPU_THREADS } from '../../lib/native';
+import { expectError } from '../support/expectError';
+
+// Ways to misuse the library that once crashed it, hung it or gave a wrong answer. Expected values follow from the
+// documented rules: refused with a code, or rounded once to nearest even.
+
+const circular: unknown[] = [];
+circular.push(circular);
+
+describe('data and shapes', () => {
+  test('a list that contains itself', () => {
+    expectError(() => Tensor.from(circular as never), 'ERR_OUT_OF_RANGE', /nested at most 8 deep/);
+    expectError(() => Tensor.empty(circular as never), 'ERR_OUT_OF_RANGE', /^Tensor\.empty: shape must be /);
+  });
+
+  test('uneven lists whose first ones promise 2^40 elements', () => {
+    const wide = Array<number>(2 ** 20).fill(0);
+    const data = [wide, ...Array<number[]>(2 ** 20 - 1).fill([])];
+    expectError(() => Tensor.from(data), 'ERR_OUT_OF_RANGE', /at most 2\^30 elements/);
+  });
+
+  test('reading a view with more elements than memory', () => {
+    using view = Tensor.from([1]).expand([2 ** 40]);
+    expectError(() => view.dataSync(), 'ERR_WARPGRAD_OUT_OF_MEMORY', /can't allocate 4398046511104 bytes/);
+  });
+
+  test('doubles as int32: exact, or refused', () => {
+    const values = [16777217, -2147483647];
+    expect([...Tensor.from(new Float64Array(values), undefined, { dtype: 'int32' }).dataSync()]).toEqual(values);
+    const fraction = () => Tensor.from(new Float64Array([1.9]), undefined, { dtype: 'int32' });
+    expectError(fraction, 'ERR_OUT_OF_RANGE', /whole numbers in range, got 1.9/);
+  });
+
+  // 1 + 2^-11 lies halfway between two neighbours in float16; a little more must round up, whatever float32 drops.
+  test.each([
+    [1 + 2 ** -11 + 2 ** -40, 0x3c01],
+    [1 + 2 ** -11 - 2 ** -40, 0x3c00],
+    [-1 - 2 ** -11 - 2 ** -40, 0xbc01],
+  ])('the double %d is rounded to float16 once', (value, bits) => {
+    expect(Tensor.from([value], [1], { dtype: 'float16' }).dataSync()[0]).toBe(bits);
+    expect(Tensor.from(new Float64Array([value]), [1], { dtype: 'float16' }).dataSync()[0]).toBe(bits);
+  });
+
+  // 2^24 + 2^16 + 1 is just above halfway between 0x4b80 and 0x4b81.
+  test('int32 is rounded to bfloat16 once', () => {
+    const data = new Int32Array([2 ** 24 + 2 ** 16 + 1]);
+    expect(Tensor.from(data, [1], { dtype: 'bfloat16' }).dataSync()[0]).toBe(0x4b81);
+  });
+});
+
+describe('objects', () => {
+  test('the fields of a tensor are what it was made with', () => {
+    const tensor = Tensor.from([1, 2, 3]);
+    expect(() => Object.assign(tensor, { strides: [1e9] })).toThrow(/read only/);
+    expect(tensor.strides).toEqual([1]);
+  });
+
+  test('constructors that are not for callers', () => {
+    const [AnyEvent, AnyTensor] = [Event, Tensor] as unknown as [new (...args: unknown[]) => unknown, typeof Array];
+    expectError(() => new AnyEvent(undefined, 'cpu'), 'ERR_INVALID_ARG_TYPE', /stream\.record/);
+    expectError(() => new AnyTensor(3), 'ERR_INVALID_ARG_TYPE', /Tensor\.from/);
+  });
+
+  test('something with the prototype of a tensor is none', () => {
+    const fake = Object.create(Tensor.prototype) as Tensor;
+    expectError(() => attentionForward(fake, fake, fake), 'ERR_INVALID_ARG_TYPE', /q must be a Tensor/);
+  });
+
+  test('contiguous checks its options', () => {
+    expectError(() => Tensor.from([1]).contiguous({ foo: 1 } as never), 'ERR_INVALID_ARG_TYPE', /unknown option 'foo'/);
+  });
+
+  test('the addon refuses objects of another kind', () => {
+    const stream = new addon.NativeStream(false, 0);
+    const tensor = new addon.NativeTensor(stream, 0, [4], true);
+    for (const call of [
+      () => new addon.NativeTensor(tensor as never, 0, [4], true),
+      () => stream.wait(tensor as never),
+      () => stream.wait(new addon.NativeEvent()),
+      () => tensor.write(tensor as never, new Float32Array(4)),
+      () => tensor.copyFrom(stream, stream as never),
+    ]) {
+      expect(call).toThrow(expect.objectContaining({ code: 'ERR_WARPGRAD_INTERNAL' }) as Error);
+    }
+  });
+});
+
+describe('numbers', () => {
+  const q = Tensor.zeros([1, 2, 1, 4]);
+
+  test.each([
+    [{ softcap: 1e-300 }, /softcap must be in the range of float32/],
+    [{ softcap: 1e300 }, /softcap must be in the range of float32/],
+    [{ softcap: 3e38 }, /softcap must be 0 or from /],
+    [{ softmaxScale: 1e300 }, /softmaxScale must be in the range of float32/],
+    [{ window: [, 5] as never }, /window must be \[left, right\]/], // eslint-disable-line no-sparse-arrays
+  ])('%p is refused', (options, message) => {
+    expectError(() => attentionForward(q, q, q, options), 'ERR_OUT_OF_RANGE', message);
+  });
+
+  // Scores of 1e19 can't be told apart in float32, infinite ones not at all: NaN says so, 0 would look like an answer.
+  test.each([1e20, Infinity])('a query with %d gives NaN, not zeros', (value) => {
+    const big = Float32Array.from({ length: 8 }, (_, i) => (i === 0 ? value : 0.5));
+    const k = Tensor.from(
+      Float32Array.from({ length: 8 }, (_, i) => Math.sin(i)),
+      [1, 2, 1, 4],
+    );
+    const { out, lse } = attentionForward(Tensor.from(big, [1, 2, 1, 4]), k, k);
+    expect([...out.dataSync()].map(Number.isNaN)).toEqual([true, true, true, true, false, false, false, false]);
+    expect([...lse.dataSync()].map(Number.isNaN)).toEqual([true, false]);
+  });
+
+  test('the most threads that are allowed, or an error', () => {
+    const before = new Stream();
+    try {
+      configure({ cpuThreads: MAX_CPU_THREADS });
+    } catch (error) {
+      expect(error).toMatchObject({ code: 'ERR_WARPGRAD_OUT_OF_MEMORY' });
+    } finally {
+      configure({ cpuThreads: 2 });
+    }
+    before.synchronizeSync();
+  });
+});
