@@ -38,13 +38,14 @@ export function expectShapeOption(caller: string, shape: unknown): readonly numb
   if (!Array.isArray(shape)) {
     throw new WarpgradTypeError(`${caller}: shape must be an array of sizes, got ${describe(shape)}`);
   }
-  const valid = shape.length <= MAX_RANK && shape.every((dim) => Number.isSafeInteger(dim) && (dim as number) >= 0);
-  if (!valid || !Number.isSafeInteger(sizeOf(shape as number[]) * 4)) {
+  const dims = Object.freeze([...(shape as number[])]); // read once: what is checked is what is used
+  const valid = dims.length <= MAX_RANK && dims.every((dim) => Number.isSafeInteger(dim) && dim >= 0);
+  if (!valid || !Number.isSafeInteger(sizeOf(dims) * 4)) {
     throw new WarpgradRangeError(
-      `${caller}: shape must be at most ${MAX_RANK} whole numbers >= 0 with an addressable product, got ${describe(shape)}`,
+      `${caller}: shape must be at most ${MAX_RANK} whole numbers >= 0 with an addressable product, got ${describe(dims)}`,
     );
   }
-  return Object.freeze([...(shape as number[])]);
+  return dims;
 }
 
 /** Checks the number of a dimension. @throws WarpgradRangeError */

@@ -64,7 +64,6 @@ async function verify(operations: readonly Operation[], runs: readonly BenchRun[
 }
 
 function write(folder: string, report: BenchReport): void {
-  fs.mkdirSync(folder, { recursive: true });
   const file = (extension: string) => path.join(folder, `${report.operation}-${report.device}.${extension}`);
   fs.writeFileSync(file('json'), `${JSON.stringify(report, null, 2)}\n`);
   fs.writeFileSync(file('md'), markdown(report));
@@ -107,6 +106,8 @@ export const command: Command = {
       out: { type: 'string' },
     });
     const operation = options.op === undefined ? undefined : parseChoice('--op', options.op, OPERATIONS);
+    // Before anything is measured: minutes of results must not be lost to a folder that can't be made.
+    if (options.out !== undefined) fs.mkdirSync(options.out, { recursive: true });
     const report = await measure(operation, benchDevice(options.device), options.quick);
     if (options.out !== undefined) write(options.out, report);
     process.stdout.write(options.json ? `${JSON.stringify(report, null, 2)}\n` : terminal(report));

@@ -99,16 +99,23 @@ describe('numbers', () => {
     expectError(() => attentionForward(q, q, q, options), 'ERR_OUT_OF_RANGE', message);
   });
 
-  // Scores of 1e19 can't be told apart in float32, infinite ones not at all: NaN says so, 0 would look like an answer.
-  test.each([1e20, Infinity])('a query with %d gives NaN, not zeros', (value) => {
-    const big = Float32Array.from({ length: 8 }, (_, i) => (i === 0 ? value : 0.5));
-    const k = Tensor.from(
-      Float32Array.from({ length: 8 }, (_, i) => Math.sin(i)),
-      [1, 2, 1, 4],
-    );
-    const { out, lse } = attentionForward(Tensor.from(big, [1, 2, 1, 4]), k, k);
-    expect([...out.dataSync()].map(Number.isNaN)).toEqual([true, true, true, true, false, false, false, false]);
-    expect([...lse.dataSync()].map(Number.isNaN)).toEqual([true, false]);
+  const keys = Float32Array.from({ length: 8 }, (_, i) => Math.sin(i + 1));
+  const attend = (value: number) => {
+    const queries = Float32Array.from({ length: 8 }, (_, i) => (i === 0 ? value : 0.5));
+    const k = Tensor.from(keys, [1, 2, 1, 4]);
+    return attentionForward(Tensor.from(queries, [1, 2, 1, 4]), k, k);
+  };
+
+  // sin 1 > sin 5: the first key takes all the weight, and its score, value · sin 1 / 2, is the logarithm of the sum.
+  test.each([3e10, 1e12, 1e20])('a query with %d: all weight on one key', (value) => {
+    const { out, lse } = attend(value);
+    expect([...out.dataSync()].slice(0, 4)).toEqual([...keys.slice(0, 4)]);
+    expect(lse.dataSync()[0] / (value * Math.sin(1) * 0.5)).toBeCloseTo(1, 5);
+  });
+
+  // inf - inf, as in the formulas.
+  test('an infinite query gives NaN, not zeros', () => {
+    expect([...attend(Infinity).out.dataSync()].slice(0, 4)).toEqual([NaN, NaN, NaN, NaN]);
   });
 
   test('the most threads that are allowed, or an error', () => {

@@ -175,8 +175,9 @@ class ForwardRows {
   // Scores become probabilities relative to the running maximum.
   __attribute__((always_inline)) void exponentiate(int first, int end, float factor, const Vec (&minus_max)[kVecs]) {
     const auto probability = [&](int key, int v) __attribute__((always_inline)) {
-      const Vec p = exp2_bounded<Products::kPerWord == 2>(
-          fma(load(scores() + key * kColumns + v * kLanes), splat(factor), minus_max[v]));
+      // Rounded as the maximum is, so that the largest exponent is exactly 0 however large the scores are.
+      const Vec scaled = rounded_product(load(scores() + key * kColumns + v * kLanes), splat(factor));
+      const Vec p = exp2_bounded<Products::kPerWord == 2>(scaled + minus_max[v]);
       state_.sum[v] += p;
       return p;
     };
@@ -238,16 +239,18 @@ class ForwardRows {
   }
 
   void finish() {
-    // A row without a key has no maximum. A sum of 0 with one comes from infinite scores, or finite ones so large that
-    // float32 can't tell them apart: NaN, not an answer.
+    // A row without a key has neither a maximum nor a sum. A sum of 0 beside a maximum comes from infinite scores: NaN,
+    // not an answer.
     Vec inverse[kVecs];
+    IVec no_key[kVecs];
     for (int v = 0; v < kVecs; ++v) {
-      inverse[v] = state_.max[v] == kNegativeInfinity ? Vec{} : 1.0f / state_.sum[v];
+      no_key[v] = (state_.sum[v] == 0.0f) & (state_.max[v] == kNegativeInfinity);
+      inverse[v] = no_key[v] ? Vec{} : 1.0f / state_.sum[v];
     }
     const auto normalised = [&](Vec x, int lane) __attribute__((always_inline)) {
       const int v = lane / kLanes;
       if constexpr (Products::kPerWord == 2) return x * inverse[v];  // good enough before rounding
-      return state_.max[v] == kNegativeInfinity ? Vec{} : x / state_.sum[v];
+      return no_key[v] ? Vec{} : x / state_.sum[v];
     };
     store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
                      kColumns, normalised);

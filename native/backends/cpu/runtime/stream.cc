@@ -124,13 +124,15 @@ void StreamState::run() {
     space_.notify_one();
     run_item(item);
     std::function<void(std::exception_ptr)> report = std::move(item.report);
+    // Taken before anybody who blocks on this item goes on and could take it instead.
+    const std::exception_ptr failure = report ? take_failure() : nullptr;
     item = Item();  // frees what only the operation kept alive before anybody is told that it is done
     {
       std::lock_guard lock(mutex_);
       completed_.fetch_add(1, std::memory_order_release);
     }
     progress_.notify_all();
-    if (report) report(take_failure());
+    if (report) report(failure);
   }
 }
 

@@ -119,6 +119,19 @@ WARPGRAD_INLINE void store_half(uint16_t* to, HalfVec x) {
 }
 
 // ---- Arithmetic ----------------------------------------------------------------------------------------------------
+// x · y rounded, which the compiler may not merge with a later sum.
+WARPGRAD_INLINE Vec rounded_product(Vec x, Vec y) {
+  Vec product = x * y;
+#if defined(__AVX512F__)
+  asm("" : "+v"(product));
+#elif defined(__x86_64__)
+  asm("" : "+x"(product));
+#elif defined(__aarch64__)
+  asm("" : "+w"(product));
+#endif
+  return product;
+}
+
 // max and min answer y where x is NaN or y is NaN, so a NaN in y passes through and one in x is dropped.
 #if defined(__AVX512F__)
 WARPGRAD_INLINE Vec fma(Vec x, Vec y, Vec z) {

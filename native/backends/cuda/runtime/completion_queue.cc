@@ -75,13 +75,15 @@ void CompletionQueue::run() {
     }
     run_item(item);
     std::function<void(std::exception_ptr)> report = std::move(item.report);
+    // Taken before anybody who blocks on this item goes on and could take it instead.
+    const std::exception_ptr failure = report ? take_failure() : nullptr;
     item = Item();
     {
       std::lock_guard lock(mutex_);
       --pending_;
     }
     progress_.notify_all();
-    if (report) report(take_failure());
+    if (report) report(failure);
   }
 }
 
