@@ -119,7 +119,7 @@ function kdaRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: Device
     flops: { forward: tokens * heads * perToken.forward, backward: tokens * heads * perToken.backward },
     call: {
       forward: () => {
-        const result = kdaForward(q, k, v, g, beta, { ...options, saveIntermediates: true });
+        const result = kdaForward(q, k, v, g, beta, options);
         result.saved.dispose();
         return [result.out];
       },

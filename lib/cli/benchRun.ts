@@ -137,7 +137,7 @@ function rateRow(sample: Sample, samples: readonly Sample[], microKernelGflops: 
 /** Calls of one measurement of the overhead; a stream takes up to 1,024 without making the caller wait. */
 const CALLS = 500;
 
-/** Measures calls on tiny shapes, without waiting for their results. */
+/** Measures calls on tiny shapes, without waiting for their results: the median call of each round. */
 export async function measureOverhead(
   operations: readonly Operation[],
   device: Device,
@@ -148,12 +148,15 @@ export async function measureOverhead(
   const samples = runs.flatMap((run) => PASSES.map((pass) => ({ run, pass, rounds: [] as number[] })));
   for (let round = 0; round < effort.rounds; round++) {
     for (const { run, pass, rounds } of samples) {
-      const results = [];
-      const start = performance.now();
-      for (let call = 0; call < CALLS; call++) results.push(run.call[pass]());
-      rounds.push((performance.now() - start) / CALLS);
+      const times = [];
+      for (let call = 0; call < CALLS; call++) {
+        const start = performance.now();
+        const results = run.call[pass]();
+        times.push(performance.now() - start);
+        for (const tensor of results) tensor.dispose();
+      }
+      rounds.push(summarize(times).middle);
       await stream.synchronize();
-      for (const tensor of results.flat()) tensor.dispose();
     }
   }
   for (const run of runs) run.dispose();
