@@ -23,6 +23,9 @@ export interface ConvertOptions {
 
 const TENSOR_OPTIONS = ['dtype', 'device', 'stream'];
 
+/** What only this file can hand to the constructor. */
+const MADE_HERE = Symbol('made here');
+
 /** The addon's half of a live tensor. Internal. @throws WarpgradError with ERR_WARPGRAD_DISPOSED */
 export let nativeTensor: (tensor: Tensor) => NativeTensor;
 /** Whether a value is a tensor of this package, not merely something with its prototype. Internal. */
@@ -49,13 +52,14 @@ export class Tensor {
   #handle: NativeTensor | null;
 
   private constructor(
+    proof: typeof MADE_HERE,
     handle: NativeTensor,
     shape: readonly number[],
     strides: readonly number[],
     dtype: DType,
     stream: Stream,
   ) {
-    if (!(handle instanceof addon.NativeTensor)) throw new WarpgradTypeError('Tensor: use Tensor.from, empty or zeros');
+    if (proof !== MADE_HERE) throw new WarpgradTypeError('Tensor: use Tensor.from, empty or zeros');
     this.#handle = handle;
     this.#stream = stream;
     this.shape = shape;
@@ -114,7 +118,7 @@ export class Tensor {
 
   static #allocate(shape: readonly number[], dtype: DType, stream: Stream, zeroed: boolean): Tensor {
     const handle = native(() => new addon.NativeTensor(nativeStream(stream), DTYPES[dtype].nativeCode, shape, zeroed));
-    return new Tensor(handle, shape, contiguousStrides(shape), dtype, stream);
+    return new Tensor(MADE_HERE, handle, shape, contiguousStrides(shape), dtype, stream);
   }
 
   /** Number of dimensions. */
@@ -261,7 +265,7 @@ export class Tensor {
   #share(shape: readonly number[], strides: readonly number[], offset: number): Tensor {
     const handle = nativeTensor(this);
     const view = native(() => handle.view(shape, strides, offset));
-    return new Tensor(view, Object.freeze(shape), Object.freeze(strides), this.dtype, this.#stream);
+    return new Tensor(MADE_HERE, view, Object.freeze(shape), Object.freeze(strides), this.dtype, this.#stream);
   }
 
   static {
