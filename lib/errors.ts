@@ -11,13 +11,13 @@ export type ErrorCode =
   | 'ERR_WARPGRAD_INTERNAL'
   | 'ERR_WARPGRAD_BINARY';
 
-/** An argument has the wrong type, or an option is unknown. */
+/** An argument or a tensor's dtype has the wrong type, or an option is unknown. */
 export class WarpgradTypeError extends TypeError {
   override readonly name = 'WarpgradTypeError';
   readonly code = 'ERR_INVALID_ARG_TYPE';
 }
 
-/** An argument has the right type and a value, shape, dtype or device that the operation can't take. */
+/** An argument has the right type and a value, shape or device that the operation can't take. */
 export class WarpgradRangeError extends RangeError {
   override readonly name = 'WarpgradRangeError';
   readonly code = 'ERR_OUT_OF_RANGE';

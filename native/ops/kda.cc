@@ -4,20 +4,12 @@
 #include <string>
 
 #include "core/check.h"
+#include "ops/list_of.h"
 
 namespace warpgrad::ops {
 namespace {
 
 constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
-
-template <class Values>
-std::string list_of(const Values& values, int count) {
-  std::ostringstream stream;
-  stream << '[';
-  for (int i = 0; i < count; ++i) stream << (i > 0 ? ", " : "") << values[i];
-  stream << ']';
-  return stream.str();
-}
 
 // Checks tensors of one operation; messages start with its name.
 class Checker {
