@@ -3,6 +3,7 @@ import { DTYPES, expectDType, type DType, type TypedArray } from './dtype';
 import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { readHostData, type TensorData } from './host-data';
 import { addon, type NativeTensor } from './native';
+import { contiguousStrides, expectStrides, putSizes } from './layout';
 import { nativeStream, resolveStream, type Stream } from './stream';
 import { describe, expectDim, expectKnownOptions, expectShapeOption, sizeOf } from './validate';
 
@@ -138,7 +139,7 @@ export class Tensor {
   static #allocate(shape: readonly number[], dtype: DType, stream: Stream, zeroed: boolean): Tensor {
     const code = DTYPES[dtype].nativeCode;
     const handle = native(() =>
-      addon.tensorAllocate(nativeStream(stream), code, rankOf(shape), zeroed, released.pop()),
+      addon.tensorAllocate(nativeStream(stream), code, putSizes(shape), zeroed, released.pop()),
     );
     return new Tensor(MADE_HERE, handle, shape, undefined, dtype, stream);
   }
@@ -169,7 +170,7 @@ export class Tensor {
       throw new WarpgradTypeError(`${caller}: owner must be an object, got ${describe(owner)}`);
     }
     const strides = options.strides === undefined ? undefined : expectStrides(caller, options.strides, dims.length);
-    const rank = rankOf(dims, strides ?? contiguousStrides(dims));
+    const rank = putSizes(dims, strides ?? contiguousStrides(dims));
     const handle = native(() => addon.tensorAdopt(nativeStream(stream), nativeCode, rank, address, owner));
     return new Tensor(MADE_HERE, handle, dims, strides, dtype, stream);
   }
@@ -354,7 +355,7 @@ export class Tensor {
 
   #share(shape: readonly number[], strides: readonly number[], offset: number): Tensor {
     const handle = nativeTensor(this);
-    const view = native(() => addon.tensorView(handle, rankOf(shape, strides), offset, released.pop()));
+    const view = native(() => addon.tensorView(handle, putSizes(shape, strides), offset, released.pop()));
     return new Tensor(MADE_HERE, view, Object.freeze(shape), Object.freeze(strides), this.dtype, this.#stream);
   }
 
@@ -381,35 +382,4 @@ export class Tensor {
     isTensor = (value): value is Tensor => typeof value === 'object' && value !== null && #handle in value;
     allocateTensor = (shape, dtype, stream) => Tensor.#allocate(shape, dtype, stream, false);
   }
-}
-
-/** The rank, with the sizes put where the addon reads them. */
-function rankOf(shape: readonly number[], strides: readonly number[] = []): number {
-  const { sizes } = addon;
-  const rank = shape.length;
-  for (let i = 0; i < rank; ++i) sizes[i] = shape[i];
-  for (let i = 0; i < strides.length; ++i) sizes[rank + i] = strides[i];
-  return rank;
-}
-
-function expectStrides(caller: string, strides: unknown, rank: number): readonly number[] {
-  const list = Array.isArray(strides) ? Object.freeze([...(strides as number[])]) : [];
-  if (
-    !Array.isArray(strides) ||
-    list.length !== rank ||
-    !list.every((step) => Number.isSafeInteger(step) && step >= 0)
-  ) {
-    throw new WarpgradRangeError(`${caller}: strides must be ${rank} whole numbers >= 0, got ${describe(strides)}`);
-  }
-  return list;
-}
-
-function contiguousStrides(shape: readonly number[]): readonly number[] {
-  const strides = new Array<number>(shape.length);
-  let stride = 1;
-  for (let i = shape.length - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= shape[i];
-  }
-  return Object.freeze(strides);
 }
