@@ -1,7 +1,9 @@
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 
-const REGISTER = join(__dirname, 'register.cjs');
+// In the GPU archive everything is compiled beforehand (scripts/gpu-bundle.cjs), and this file is JavaScript itself.
+const COMPILED = __filename.endsWith('.js');
+const REGISTER = COMPILED ? [] : ['-r', join(__dirname, 'register.cjs')];
 
 export interface ChildEnd {
   readonly code: number | null;
@@ -11,6 +13,7 @@ export interface ChildEnd {
 }
 
 export interface ChildOptions {
+  readonly folder?: 'addon' | 'gpu';
   readonly args?: readonly string[];
   readonly nodeOptions?: readonly string[];
   readonly env?: NodeJS.ProcessEnv;
@@ -18,12 +21,12 @@ export interface ChildOptions {
   readonly signal?: NodeJS.Signals;
 }
 
-/** Runs a script of test/addon/scripts in a process of its own; kills it after two minutes, which no test expects. */
+/** Runs a script of test/<folder>/scripts in a process of its own; kills it after two minutes, which no test expects. */
 export function runScript(name: string, options: ChildOptions = {}): Promise<ChildEnd> {
-  const { args = [], nodeOptions = [], env = {}, signal } = options;
-  const script = join(__dirname, '../addon/scripts', name);
+  const { folder = 'addon', args = [], nodeOptions = [], env = {}, signal } = options;
+  const script = join(__dirname, '..', folder, 'scripts', COMPILED ? name.replace(/\.ts$/, '.js') : name);
   return new Promise((resolve, reject) => {
-    const child = spawn(process.execPath, [...nodeOptions, '-r', REGISTER, script, ...args], {
+    const child = spawn(process.execPath, [...nodeOptions, ...REGISTER, script, ...args], {
       env: { ...process.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
