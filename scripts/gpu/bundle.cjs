@@ -10,6 +10,7 @@ const path = require('node:path');
 const { parseArgs } = require('node:util');
 const { transformSync } = require('@swc/core');
 const swcOptions = require('../../test/support/swc.cjs');
+const { commit } = require('./machine.cjs');
 
 const ROOT = path.resolve(__dirname, '../..');
 const NAME = 'warpgrad-gpu';
@@ -101,11 +102,6 @@ function copyPackage(folder) {
 function strip(source, target) {
   fs.mkdirSync(path.dirname(target), { recursive: true });
   execFileSync('strip', ['-o', target, source]);
-}
-
-function commit() {
-  const git = (/** @type {string[]} */ ...args) => execFileSync('git', args, { cwd: ROOT, encoding: 'utf8' }).trim();
-  return git('rev-parse', 'HEAD') + (git('status', '--porcelain') === '' ? '' : ' with changes');
 }
 
 const { values } = parseArgs({

@@ -3,7 +3,9 @@
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const path = require('node:path');
+const { parseArgs } = require('node:util');
 const { hashNativeSources } = require('../native-sources.cjs');
+const { commit, driverVersion } = require('./machine.cjs');
 
 const USAGE = `Usage: run.sh <command> [options]
 
@@ -23,13 +25,6 @@ function node(args, cwd) {
   return status ?? 1;
 }
 
-/** The driver's own version, or null where nothing tells it. */
-function driverVersion() {
-  const query = ['--query-gpu=driver_version', '--format=csv,noheader', '--id=0'];
-  const { status, stdout } = spawnSync('nvidia-smi', query, { encoding: 'utf8' });
-  return status === 0 ? stdout.trim() : null;
-}
-
 /** @param {string} results what Jest wrote */
 function writeRecord(results) {
   /** @type {typeof import('../../lib/index')} */
@@ -40,7 +35,7 @@ function writeRecord(results) {
   );
   const record = {
     nativeSources: hashNativeSources(ROOT),
-    commit: fs.readFileSync(path.join(ROOT, 'commit'), 'utf8'),
+    commit: commit(),
     date: new Date().toISOString(),
     device: cuda.devices.find(({ usable }) => usable)?.name ?? null,
     driver: driverVersion(),
@@ -55,9 +50,11 @@ function writeRecord(results) {
 
 /** @param {string[]} args */
 function test(args) {
-  const out = args.indexOf('--out');
-  const folder = out < 0 ? undefined : args[out + 1];
-  const filters = out < 0 ? args : args.toSpliced(out, 2);
+  const { values, positionals: filters } = parseArgs({
+    args,
+    options: { out: { type: 'string' } },
+    allowPositionals: true,
+  });
   const results = path.join(ROOT, 'results.json');
   const jest = path.join(ROOT, 'node_modules/jest/bin/jest.js');
   const config = path.join(__dirname, 'jest.config.cjs');
@@ -65,9 +62,9 @@ function test(args) {
   const status = node([jest, '--config', config, '--runInBand', '--json', '--outputFile', results, ...filters], ROOT);
   if (filters.length === 0 && fs.existsSync(results)) {
     writeRecord(results);
-    if (folder) {
-      fs.mkdirSync(folder, { recursive: true });
-      fs.copyFileSync(RECORD, path.join(folder, 'record.json'));
+    if (values.out) {
+      fs.mkdirSync(values.out, { recursive: true });
+      fs.copyFileSync(RECORD, path.join(values.out, 'record.json'));
     }
   }
   return status;
