@@ -42,7 +42,7 @@ describeCuda('attention, what broke others', () => {
       [0, 2538, 2600, 2600, 3000],
     ];
     const random = new Random(`empty sequences ${causal}`);
-    const item = drawCase(random, [2048, 4, 256], [3000, 1, 256], { causal, cuSeqlensQ, cuSeqlensK });
+    const item = drawCase(random, [2048, 4, 32], [3000, 1, 32], { causal, cuSeqlensQ, cuSeqlensK });
     const { out, lse } = await run(item);
     expectZero('out', out, 1208, 2048); // queries without keys
     expect(new Set(sliceOf(lse, 1, 1208, 2048).data)).toEqual(new Set([-Infinity]));
@@ -162,7 +162,7 @@ describeCuda('attention, what broke others', () => {
     }
   });
 
-  test('flash-attention 1133: window (S, 0), window (S - 1, 0) and causal are equal, bitwise', async () => {
+  test('flash-attention 1133: window (S, 0), window (S - 1, 0) and causal are equal within rounding', async () => {
     const item = drawCase(new Random('windows'), [1, 390, 2, 64], [1, 390, 2, 64], { causal: true });
     const causal = await run(item);
     for (const left of [390, 389]) {

@@ -1,9 +1,8 @@
 import { attentionForward, type AttentionOptions, type Tensor } from '../../lib';
 import { failuresOf } from '../support/compare';
-import { describeCuda, Pool } from '../support/cuda';
+import { describeCuda, Pool, valuesOf } from '../support/cuda';
 import type { Operand } from '../support/dtypes';
 import { Random } from '../support/random';
-import { fromTensor } from '../support/run';
 import { randomTolerance } from '../support/tolerance';
 
 // The shapes that FlashAttention's public tests cover, dense and packed. Expected values: the CPU backend in float32 on
@@ -28,8 +27,8 @@ async function failures(pool: Pool, { q, k, dtype }: Shape, options: AttentionOp
   const twins = [q, k, k].map((shape) => pool.twin(shape, dtype));
   const actual = attentionForward(...(twins.map(({ gpu }) => gpu) as [Tensor, Tensor, Tensor]), options);
   const expected = attentionForward(...(twins.map(({ cpu }) => cpu) as [Tensor, Tensor, Tensor]), options);
-  const values = { out: await fromTensor(expected.out), lse: await fromTensor(expected.lse) };
-  const found = { out: await fromTensor(actual.out), lse: await fromTensor(actual.lse) };
+  const values = { out: await valuesOf(expected.out), lse: await valuesOf(expected.lse) };
+  const found = { out: await valuesOf(actual.out), lse: await valuesOf(actual.lse) };
   const made = [...twins.flatMap(({ gpu, cpu }) => [gpu, cpu]), actual.out, actual.lse, expected.out, expected.lse];
   for (const tensor of made) tensor.dispose();
   return failuresOf(found, values, (name) => randomTolerance(name === 'lse' ? 'float32' : dtype, values[name]));

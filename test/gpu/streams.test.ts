@@ -1,13 +1,17 @@
 import { attentionForward, Stream, Tensor, type AttentionOptions } from '../../lib';
 import { runScript } from '../support/child';
 import { expectBitwiseEqual } from '../support/compare';
-import { CUDA, describeCuda } from '../support/cuda';
-import { Random } from '../support/random';
-import { toTensor } from '../support/run';
+import { CUDA, describeCuda, Pool } from '../support/cuda';
 
 jest.setTimeout(150_000);
 
-const draw = (label: string, shape: readonly number[]) => toTensor(new Random(label).tensor(shape), 'bfloat16', CUDA);
+const pool = new Pool('streams');
+
+function draw(shape: readonly number[]): Tensor {
+  const { gpu, cpu } = pool.twin(shape, 'bfloat16');
+  cpu.dispose();
+  return gpu;
+}
 
 /** Enqueues some milliseconds of work. */
 function keepBusy(stream: Stream, operand: Tensor): void {
@@ -25,8 +29,8 @@ describeCuda('streams', () => {
     ['grouped, D 64', [2, 700, 8, 64], [2, 700, 2, 64], {}],
     ['packed, window, D 256', [1000, 4, 256], [1000, 1, 256], { window: [200, 50], cuSeqlensQ: cu, cuSeqlensK: cu }],
   ])('flash-attention 359: 50 repeats under load are bitwise equal: %s', async (_, qShape, kShape, options) => {
-    const [q, k, v] = [draw('q', qShape), draw('k', kShape), draw('v', kShape)];
-    const load = draw('load', [1, 4096, 8, 128]);
+    const [q, k, v] = [draw(qShape), draw(kShape), draw(kShape)];
+    const load = draw([1, 4096, 8, 128]);
     const [busy, stream] = [new Stream(CUDA), new Stream(CUDA)];
     const first = attentionForward(q, k, v, options);
     const [out, lse] = [await first.out.data(), await first.lse.data()];
@@ -43,7 +47,7 @@ describeCuda('streams', () => {
 
   test('candle 3596: work on a side stream is ordered after what made its operands, and before what reads its results', async () => {
     const [producer, consumer] = [new Stream(CUDA), new Stream(CUDA)];
-    const source = draw('source', [1, 2048, 8, 128]);
+    const source = draw([1, 2048, 8, 128]);
     const expected = attentionForward(source, source, source);
     const twice = attentionForward(expected.out, source, source);
     const bits = await twice.out.data();
@@ -58,7 +62,7 @@ describeCuda('streams', () => {
 
   test('a tensor that one stream frees is not handed to another that is behind', async () => {
     const [ahead, behind] = [new Stream(CUDA), new Stream(CUDA)];
-    const source = draw('freed', [1, 2048, 8, 128]);
+    const source = draw([1, 2048, 8, 128]);
     const { out } = attentionForward(source, source, source);
     const bits = await out.data();
     keepBusy(behind, source);

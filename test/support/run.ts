@@ -56,7 +56,8 @@ export function poison(
   const fillers = shapes.flatMap((shape) =>
     dtypes.map((dtype) => {
       const size = shape.reduce((product, extent) => product * extent, 1);
-      return toTensor({ shape, data: new Float64Array(size).fill(NaN) }, dtype, device);
+      if (dtype === 'float32') return Tensor.from(new Float32Array(size).fill(NaN), shape, { device });
+      return Tensor.from(new Uint16Array(size).fill(encode16(NaN, dtype)), shape, { dtype, device });
     }),
   );
   fillers.forEach((filler) => filler.dispose());
