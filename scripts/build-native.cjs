@@ -3,7 +3,8 @@
 // Builds the addon with CMake, incrementally, and puts it at build/Release/warpgrad.node (or into --out DIR).
 // With --if-missing, as at the package's installation, only where no binary can be loaded: a prebuilt one will do.
 //
-// The build tree is .build/addon, outside build/, which `node-gyp rebuild` deletes.
+// The build tree is .build/addon, outside build/, which `node-gyp rebuild` deletes. The GPU backend is built where there is a
+// compiler for it; the environment variable WARPGRAD_CUDA=ON or OFF decides otherwise.
 const { spawnSync } = require('node:child_process');
 const fs = require('node:fs');
 const os = require('node:os');
@@ -80,17 +81,20 @@ function build() {
   const generator = succeeds('ninja', ['--version']) ? 'Ninja' : 'Unix Makefiles';
   prepareTree(generator);
   const jobs = String(os.availableParallelism());
+  const definitions = { CMAKE_LIBRARY_OUTPUT_DIRECTORY: TREE, WARPGRAD_CUDA: process.env['WARPGRAD_CUDA'] || 'AUTO' };
   const cmakeJs = findCmakeJs();
   if (cmakeJs) {
     const common = ['--directory', ROOT, '--out', TREE, '--generator', generator, '--log-level', 'error'];
-    run('configure', process.execPath, [cmakeJs, 'configure', ...common, `--CDCMAKE_LIBRARY_OUTPUT_DIRECTORY=${TREE}`]);
+    const defined = Object.entries(definitions).map(([name, value]) => `--CD${name}=${value}`);
+    run('configure', process.execPath, [cmakeJs, 'configure', ...common, ...defined]);
     run('build', process.execPath, [cmakeJs, 'build', ...common, '--parallel', jobs]);
     return;
   }
   const headers = path.join(path.dirname(require.resolve('node-api-headers/package.json')), 'include');
   const includes = [headers, path.dirname(require.resolve('node-addon-api/package.json'))];
-  const options = [`-DCMAKE_LIBRARY_OUTPUT_DIRECTORY=${TREE}`, `-DWARPGRAD_NODE_INCLUDE=${includes.join(';')}`];
-  run('configure', 'cmake', ['-S', ROOT, '-B', TREE, '-G', generator, '-DCMAKE_BUILD_TYPE=Release', ...options]);
+  const options = { ...definitions, CMAKE_BUILD_TYPE: 'Release', WARPGRAD_NODE_INCLUDE: includes.join(';') };
+  const defined = Object.entries(options).map(([name, value]) => `-D${name}=${value}`);
+  run('configure', 'cmake', ['-S', ROOT, '-B', TREE, '-G', generator, ...defined]);
   run('build', 'cmake', ['--build', TREE, '--parallel', jobs]);
 }
 

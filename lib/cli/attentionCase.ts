@@ -42,7 +42,8 @@ export function attentionCase(name: string, options: AttentionCaseOptions, shape
     run: ({ q, k, v, dOut, sink: logits }) => {
       const all = { ...forwardOptions, ...(logits && { sink: logits }) };
       const { out, lse } = attentionForward(q, k, v, all);
-      return { out, lse, ...attentionBackward(dOut, q, k, v, out, lse, { ...all, deterministic }) };
+      const backward = () => ({ ...attentionBackward(dOut, q, k, v, out, lse, { ...all, deterministic }) });
+      return { outputs: { out, lse }, backward };
     },
   };
 }

@@ -1,23 +1,26 @@
 import { execFileSync } from 'node:child_process';
 import fs from 'node:fs';
 import path from 'node:path';
-import { systemInfo, WarpgradError, type Device } from '../index';
+import { systemInfo, type Device } from '../index';
 import { resolveDevice } from '../device';
 import { PACKAGE_ROOT } from '../native';
-import { rateRuns, type BenchRun, type Operation } from './benchCases';
-import { measureOverhead, measureRates, type Effort } from './benchRun';
-import { chart, markdown, terminal, type BenchReport } from './benchReport';
-import { runChecks } from './check';
+import { BENCH_DIMS, makeRun, type BenchRun, type Operation } from './benchCases';
+import { measureGpu } from './benchGpu';
+import { gpuPages } from './benchGpuReport';
+import { expectRight } from './benchVerify';
+import { measureOverhead, measureRates, PASSES, type Effort } from './benchRun';
+import { cpuPages, type BenchReport } from './benchReport';
 import { type Command } from './command';
 import { parseChoice, parseDevice, parseOptions } from './options';
+import { type Pages } from './pages';
 import { type FloatDType } from './precision';
 
 const USAGE = `Usage: warpgrad bench [--device D] [--op attention|kda] [--quick] [--json] [--out DIR]
 
-Measures the rate of both operations, forward and backward, and of the matrix micro-kernel, the most that they could
-reach; with one thread and with all. Results are checked first: nothing is reported of an operation that is wrong.
+Measures the rate of both operations, forward and backward. On the CPU also that of the matrix micro-kernel, the most that
+they could reach; with one thread and with all. Results are checked first: nothing is reported of an operation that is wrong.
 
-  --device D    cpu or auto (default: auto)
+  --device D    cpu, cuda, cuda:N or auto (default: auto)
   --op NAME     attention or kda (default: both)
   --quick       shorter sequences and fewer rounds
   --json        the results as JSON
@@ -29,12 +32,6 @@ const DTYPES: readonly FloatDType[] = ['float32', 'bfloat16'];
 const FULL: Effort = { rounds: 9, leastMilliseconds: 100 };
 const QUICK: Effort = { rounds: 3, leastMilliseconds: 0 };
 
-function benchDevice(value: string): Device {
-  const device = resolveDevice('bench', parseDevice(value));
-  if (device === 'cpu') return device;
-  throw new WarpgradError('ERR_WARPGRAD_UNSUPPORTED', `there is no benchmark for ${device} yet`);
-}
-
 /** The commit of the checkout that this runs in, or null where the package is installed. */
 function checkoutCommit(): string | null {
   if (!fs.existsSync(path.join(PACKAGE_ROOT, '.git'))) return null;
@@ -45,43 +42,23 @@ function checkoutCommit(): string | null {
   }
 }
 
-/** Throws unless every result that is about to be timed is right: the options on small shapes, and the shapes themselves. */
-async function verify(operations: readonly Operation[], runs: readonly BenchRun[], device: Device): Promise<void> {
-  const small = await runChecks(
-    device,
-    ({ operation }, dtype) => operations.includes(operation) && DTYPES.includes(dtype),
-  );
-  const large = [];
-  for (const run of runs) large.push(...(await run.verify()).map((verdict) => ({ ...verdict, case: run.label })));
-  const wrong = [...small, ...large].filter(({ ok }) => !ok);
-  if (wrong.length === 0) return;
-  const [first] = wrong;
-  throw new WarpgradError(
-    'ERR_WARPGRAD_INTERNAL',
-    `${wrong.length} results are wrong, so nothing was measured; the first: ${first.what} of ${first.case}, ` +
-      `error ${first.error.toExponential(1)}, allowed ${first.allowed.toExponential(1)}. See warpgrad check`,
-  );
-}
-
-function write(folder: string, report: BenchReport): void {
-  const file = (extension: string) => path.join(folder, `${report.operation}-${report.device}.${extension}`);
-  fs.writeFileSync(file('json'), `${JSON.stringify(report, null, 2)}\n`);
-  fs.writeFileSync(file('md'), markdown(report));
-  fs.writeFileSync(file('svg'), chart(report));
-}
-
-async function measure(operation: Operation | undefined, device: Device, quick: boolean): Promise<BenchReport> {
-  const operations = operation ? [operation] : OPERATIONS;
+async function measureCpu(operations: readonly Operation[], quick: boolean): Promise<Omit<BenchReport, 'operation'>> {
   const effort = quick ? QUICK : FULL;
-  const runs = rateRuns(operations, DTYPES, device, quick);
+  const [tokens, heads] = [quick ? 512 : 2048, 8];
+  const runs: BenchRun[] = operations.flatMap((operation) =>
+    BENCH_DIMS[operation].flatMap((dim) =>
+      DTYPES.map((dtype) => makeRun(operation, { tokens, heads, dim }, dtype, 'cpu')),
+    ),
+  );
   try {
-    await verify(operations, runs, device);
+    const timed = runs.map((run) => ({ run, passes: PASSES }));
+    await expectRight(operations, timed, DTYPES, 'cpu');
     const rows = await measureRates(runs, effort);
-    const callOverhead = await measureOverhead(operations, device, effort);
+    const calls = operations.map((operation) => ({ operation, passes: PASSES }));
+    const callOverhead = await measureOverhead(calls, 'float32', 'cpu', effort);
     const { version, nodeVersion, platform, cpu } = systemInfo();
     return {
-      operation: operation ?? 'all',
-      device,
+      device: 'cpu',
       processor: cpu.model,
       instructionSet: cpu.instructionSet,
       date: new Date().toISOString(),
@@ -92,6 +69,29 @@ async function measure(operation: Operation | undefined, device: Device, quick: 
     };
   } finally {
     for (const run of runs) run.dispose();
+  }
+}
+
+/** The report and how it reads. */
+async function measure(
+  operation: Operation | undefined,
+  device: Device,
+  quick: boolean,
+): Promise<{ report: { operation: string; device: string }; pages: Pages }> {
+  const operations = operation ? [operation] : OPERATIONS;
+  const named = { operation: operation ?? 'all' };
+  if (device === 'cpu') {
+    const report = { ...named, ...(await measureCpu(operations, quick)) };
+    return { report, pages: cpuPages(report) };
+  }
+  const report = { ...named, ...(await measureGpu(operations, device, quick)), commit: checkoutCommit() };
+  return { report, pages: gpuPages(report) };
+}
+
+function write(folder: string, { operation, device }: { operation: string; device: string }, files: Pages): void {
+  const name = `${operation}-${device.replace(':', '-')}`;
+  for (const [extension, text] of Object.entries({ json: files.json, md: files.markdown, svg: files.chart })) {
+    fs.writeFileSync(path.join(folder, `${name}.${extension}`), text);
   }
 }
 
@@ -108,9 +108,10 @@ export const command: Command = {
     const operation = options.op === undefined ? undefined : parseChoice('--op', options.op, OPERATIONS);
     // Before anything is measured: minutes of results must not be lost to a folder that can't be made.
     if (options.out !== undefined) fs.mkdirSync(options.out, { recursive: true });
-    const report = await measure(operation, benchDevice(options.device), options.quick);
-    if (options.out !== undefined) write(options.out, report);
-    process.stdout.write(options.json ? `${JSON.stringify(report, null, 2)}\n` : terminal(report));
+    const device = resolveDevice('bench', parseDevice(options.device));
+    const { report, pages } = await measure(operation, device, options.quick);
+    if (options.out !== undefined) write(options.out, report, pages);
+    process.stdout.write(options.json ? pages.json : pages.terminal);
     return 0;
   },
 };

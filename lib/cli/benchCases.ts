@@ -17,12 +17,12 @@ export interface BenchRun {
   readonly flops: Readonly<Record<Pass, number>>;
   /** Enqueues a call and returns what it made. */
   readonly call: Readonly<Record<Pass, () => Tensor[]>>;
-  /** Compares the beginning of the results, which by causality needs only the beginning of the inputs. */
-  verify(): Promise<Verdict[]>;
+  /** Compares the beginning of the results of these passes, which by causality needs only the beginning of the inputs. */
+  verify(passes: readonly Pass[]): Promise<Verdict[]>;
   dispose(): void;
 }
 
-interface Shape {
+export interface Shape {
   readonly tokens: number;
   readonly heads: number;
   readonly dim: number;
@@ -49,6 +49,22 @@ function disposeAll(tensors: NamedTensors | object): void {
   for (const tensor of Object.values(tensors as NamedTensors)) tensor.dispose();
 }
 
+/** The verdicts on `out` of the forward and `dq` of the backward, whichever are asked for. */
+async function verify(
+  passes: readonly Pass[],
+  calls: { forward: () => { out: Tensor }; backward: () => { dq: Tensor } },
+  inputs: NamedTensors,
+  results: (inputs: Tensors) => Tensors,
+  dtype: FloatDType,
+): Promise<Verdict[]> {
+  const gradients = passes.includes('backward') ? calls.backward() : undefined;
+  const checked = { ...(passes.includes('forward') && calls.forward()), ...(gradients && { dq: gradients.dq }) };
+  const actual = await beginnings(checked);
+  if (gradients) disposeAll(gradients);
+  const verdicts = judge(actual, await beginnings(inputs), { results }, dtype, new Random(SEED));
+  return verdicts.filter(({ what }) => what in actual);
+}
+
 /** Causal attention of one sequence. */
 function attentionRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: Device): BenchRun {
   const shape = [1, tokens, heads, dim];
@@ -72,12 +88,7 @@ function attentionRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: 
       forward: () => Object.values(attentionForward(q, k, v, options)) as Tensor[],
       backward: () => Object.values(backward()) as Tensor[],
     },
-    async verify() {
-      const gradients = backward();
-      const [actual, inputs] = [await beginnings({ out, dq: gradients.dq }), await beginnings({ q, k, v, dOut })];
-      disposeAll(gradients);
-      return judge(actual, inputs, { results }, dtype, new Random(SEED));
-    },
+    verify: (passes) => verify(passes, { forward: () => ({ out }), backward }, { q, k, v, dOut }, results, dtype),
     dispose: () => disposeAll({ q, k, v, dOut, out, lse }),
   };
 }
@@ -107,6 +118,7 @@ function kdaRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: Device
   );
   const options = { qkL2Norm: true };
   const { out, saved } = kdaForward(q, k, v, g, beta, { ...options, saveIntermediates: true });
+  const backward = () => kdaBackward(dOut, saved);
   const results = (inputs: Tensors): Tensors => ({
     out: kdaForwardReference(inputs as never, options).out,
     dq: kdaBackwardReference(inputs['dOut'], inputs as never, options).dq,
@@ -123,14 +135,10 @@ function kdaRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: Device
         result.saved.dispose();
         return [result.out];
       },
-      backward: () => Object.values(kdaBackward(dOut, saved)) as Tensor[],
+      backward: () => Object.values(backward()) as Tensor[],
     },
-    async verify() {
-      const gradients = kdaBackward(dOut, saved);
-      const actual = await beginnings({ out, dq: gradients.dq });
-      disposeAll(gradients);
-      return judge(actual, await beginnings({ q, k, v, g, beta, dOut }), { results }, dtype, new Random(SEED));
-    },
+    verify: (passes) =>
+      verify(passes, { forward: () => ({ out }), backward }, { q, k, v, g, beta, dOut }, results, dtype),
     dispose: () => {
       saved.dispose();
       disposeAll({ q, k, v, g, beta, dOut, out });
@@ -138,23 +146,13 @@ function kdaRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: Device
   };
 }
 
-/** The runs whose rate is measured; `quick` takes shorter sequences. */
-export function rateRuns(
-  operations: readonly Operation[],
-  dtypes: readonly FloatDType[],
-  device: Device,
-  quick: boolean,
-): BenchRun[] {
-  const [tokens, heads] = [quick ? 512 : 2048, 8];
-  return operations.flatMap((operation) =>
-    (operation === 'attention' ? [64, 128] : [128]).flatMap((dim) =>
-      dtypes.map((dtype) => (operation === 'attention' ? attentionRun : kdaRun)({ tokens, heads, dim }, dtype, device)),
-    ),
-  );
+/** A run of an operation at a shape. */
+export function makeRun(operation: Operation, shape: Shape, dtype: FloatDType, device: Device): BenchRun {
+  return (operation === 'attention' ? attentionRun : kdaRun)(shape, dtype, device);
 }
 
-/** Runs so small that the call itself is what takes time. */
-export function overheadRuns(operations: readonly Operation[], device: Device): BenchRun[] {
-  const tiny = { tokens: 1, heads: 1, dim: 8 };
-  return operations.map((operation) => (operation === 'attention' ? attentionRun : kdaRun)(tiny, 'float32', device));
-}
+/** The head dimensions whose rate is measured. */
+export const BENCH_DIMS: Readonly<Record<Operation, readonly number[]>> = { attention: [64, 128], kda: [128] };
+
+/** So small that the call itself is what takes time. */
+export const TINY: Shape = { tokens: 1, heads: 1, dim: 8 };

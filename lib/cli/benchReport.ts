@@ -1,5 +1,6 @@
 import { type OverheadRow, type RateRow } from './benchRun';
 import { barChart } from './chart';
+import { type Pages } from './pages';
 import { formatMarkdown, formatTable } from './table';
 
 /** What `warpgrad bench --json` prints. */
@@ -22,7 +23,7 @@ const RATE_HEADER = [
 ];
 const OVERHEAD_HEADER = ['call', 'shape', 'µs', 'spread'];
 
-const percent = (share: number) => `${(100 * share).toFixed(0)} %`;
+export const percent = (share: number) => `${(100 * share).toFixed(0)} %`;
 
 function rateCells(row: RateRow): string[] {
   return [
@@ -34,6 +35,11 @@ function rateCells(row: RateRow): string[] {
 
 function overheadCells(row: OverheadRow): string[] {
   return [`${row.operation} ${row.pass}`, row.shape, row.microseconds.toFixed(1), percent(row.spread)];
+}
+
+/** The table of what calls cost. */
+export function overheadTable(rows: readonly OverheadRow[]): [header: string[], cells: string[][]] {
+  return [OVERHEAD_HEADER, rows.map(overheadCells)];
 }
 
 /** The rates of the micro-kernel, each once. */
@@ -53,35 +59,36 @@ function about(report: BenchReport): string {
   );
 }
 
-/** For the terminal. */
-export function terminal(report: BenchReport): string {
-  const rates = formatTable(RATE_HEADER, report.rows.map(rateCells));
-  const overhead = formatTable(OVERHEAD_HEADER, report.callOverhead.map(overheadCells));
-  return `${about(report)}\nMicro-kernel, GFLOP/s: ${peaks(report)}\n\n${rates}\n\n${overhead}\n`;
-}
-
-/** For the documentation. */
-export function markdown(report: BenchReport): string {
-  return `${about(report)}
-
-Median of interleaved rounds; the spread is the distance between the quartiles over the median. Rates of the matrix
-micro-kernel on operands in the first-level cache, GFLOP/s: ${peaks(report)}.
-
-${formatMarkdown(RATE_HEADER, report.rows.map(rateCells))}
-
-A call from JavaScript on tiny shapes, with validation and allocation, until it returns:
-
-${formatMarkdown(OVERHEAD_HEADER, report.callOverhead.map(overheadCells))}
-`;
-}
-
-/** Rates in front of the micro-kernel's, as SVG. */
-export function chart(report: BenchReport): string {
+/** A report of the CPU in each form. */
+export function cpuPages(report: BenchReport): Pages {
+  const rates = report.rows.map(rateCells);
+  const [header, overhead] = overheadTable(report.callOverhead);
   const bars = report.rows.map((row) => ({
     label: `${row.operation} ${row.pass}, ${row.shape}, ${row.dtype}, ${row.threads} thr.`,
     value: row.gflops,
     most: row.microKernelGflops,
     note: `${row.gflops.toFixed(0)} GFLOP/s, ${percent(row.share)}`,
   }));
-  return barChart(`GFLOP/s, and of the matrix micro-kernel (grey): ${report.processor}`, bars);
+  return {
+    json: `${JSON.stringify(report, null, 2)}\n`,
+    terminal: `${about(report)}
+Micro-kernel, GFLOP/s: ${peaks(report)}
+
+${formatTable(RATE_HEADER, rates)}
+
+${formatTable(header, overhead)}
+`,
+    markdown: `${about(report)}
+
+Median of interleaved rounds; the spread is the distance between the quartiles over the median. Rates of the matrix
+micro-kernel on operands in the first-level cache, GFLOP/s: ${peaks(report)}.
+
+${formatMarkdown(RATE_HEADER, rates)}
+
+A call from JavaScript on tiny shapes, with validation and allocation, until it returns:
+
+${formatMarkdown(header, overhead)}
+`,
+    chart: barChart(`GFLOP/s, and of the matrix micro-kernel (grey): ${report.processor}`, bars),
+  };
 }

@@ -1,7 +1,7 @@
 import { configure, Stream, systemInfo, type Device } from '../index';
 import { DTYPES } from '../dtype';
 import { addon } from '../native';
-import { overheadRuns, type BenchRun, type Operation, type Pass } from './benchCases';
+import { makeRun, TINY, type BenchRun, type Operation, type Pass } from './benchCases';
 import { summarize, time } from './measure';
 import { type FloatDType } from './precision';
 import { Progress } from './progress';
@@ -46,7 +46,7 @@ export interface OverheadRow {
   readonly spread: number;
 }
 
-const PASSES: readonly Pass[] = ['forward', 'backward'];
+export const PASSES: readonly Pass[] = ['forward', 'backward'];
 
 interface Sample {
   readonly run: BenchRun;
@@ -139,13 +139,14 @@ const CALLS = 500;
 
 /** Measures calls on tiny shapes, without waiting for their results: the median call of each round. */
 export async function measureOverhead(
-  operations: readonly Operation[],
+  calls: readonly { readonly operation: Operation; readonly passes: readonly Pass[] }[],
+  dtype: FloatDType,
   device: Device,
   effort: Effort,
 ): Promise<OverheadRow[]> {
-  const stream = Stream.current();
-  const runs = overheadRuns(operations, device);
-  const samples = runs.flatMap((run) => PASSES.map((pass) => ({ run, pass, rounds: [] as number[] })));
+  const stream = Stream.current(device);
+  const runs = calls.map(({ operation, passes }) => ({ run: makeRun(operation, TINY, dtype, device), passes }));
+  const samples = runs.flatMap(({ run, passes }) => passes.map((pass) => ({ run, pass, rounds: [] as number[] })));
   for (let round = 0; round < effort.rounds; round++) {
     for (const { run, pass, rounds } of samples) {
       const times = [];
@@ -159,7 +160,7 @@ export async function measureOverhead(
       await stream.synchronize();
     }
   }
-  for (const run of runs) run.dispose();
+  for (const { run } of runs) run.dispose();
   return samples.map(({ run, pass, rounds }) => {
     const { middle, spread } = summarize(rounds);
     return { operation: run.operation, pass, shape: run.label, microseconds: middle * 1000, spread };

@@ -1,4 +1,4 @@
-import { type Device } from '../index';
+import { WarpgradError, type Device, type Tensor } from '../index';
 import { resolveDevice } from '../device';
 import { type CheckCase } from './checkCase';
 import { CHECK_CASES } from './checkCases';
@@ -12,7 +12,8 @@ import { formatTable } from './table';
 const USAGE = `Usage: warpgrad check [--device D] [--json]
 
 Compares every operation and option, forward and backward, with a float64 reference on this machine.
-Ends with status 1 if a result is further off than the precision explains.
+What the device can't do yet is listed with the reason. Ends with status 1 if a result is further off than the precision
+explains, or if the device can do nothing.
 
   --device D    cpu, cuda, cuda:N or auto (default: auto)
   --json        all results as JSON
@@ -26,22 +27,48 @@ export interface CheckRow extends Verdict {
 }
 
 const SEED = 20250607;
-const DTYPES: readonly FloatDType[] = ['float32', 'float16', 'bfloat16'];
+/** The dtypes of operands that each kind of device takes. */
+const DTYPES: Readonly<Record<'cpu' | 'gpu', readonly FloatDType[]>> = {
+  cpu: ['float32', 'float16', 'bfloat16'],
+  gpu: ['float16', 'bfloat16'],
+};
 
-async function runCase(item: CheckCase, dtype: FloatDType, device: Device): Promise<CheckRow[]> {
+/** What `runChecks` found. */
+export interface Findings {
+  readonly rows: readonly CheckRow[];
+  /** Why the device refused calls, each reason once. */
+  readonly refusals: readonly string[];
+}
+
+/** The result of a call, or nothing where the device refuses it; the reason is kept. */
+export function unlessRefused<Result>(refusals: Set<string>, call: () => Result): Result | undefined {
+  try {
+    return call();
+  } catch (error) {
+    if (!(error instanceof WarpgradError && error.code === 'ERR_WARPGRAD_UNSUPPORTED')) throw error;
+    refusals.add(error.message);
+    return undefined;
+  }
+}
+
+async function runCase(item: CheckCase, dtype: FloatDType, device: Device, refusals: Set<string>): Promise<CheckRow[]> {
   const random = new Random(SEED);
   const drawn = Object.entries(item.draw(random));
   const tensors = Object.fromEntries(
     drawn.map(([name, values]) => [name, upload(values, item.float32.includes(name) ? 'float32' : dtype, device)]),
   );
-  const results = item.run(tensors);
+  const run = unlessRefused(refusals, () => item.run(tensors));
+  const gradients = run && unlessRefused(refusals, () => run.backward());
+  const results = { ...run?.outputs, ...gradients };
   const inputs = await downloadAll(tensors);
-  const verdicts = judge(await downloadAll(results), inputs, item.reference, dtype, random);
+  const verdicts = run ? judge(await downloadAll(results), inputs, item.reference, dtype, random) : [];
   for (const tensor of [...Object.values(tensors), ...Object.values(results)]) tensor.dispose();
-  return verdicts.map((verdict) => ({ operation: item.operation, case: item.name, dtype, ...verdict }));
+  return verdicts
+    .filter(({ what }) => gradients !== undefined || what in results)
+    .map((verdict) => ({ operation: item.operation, case: item.name, dtype, ...verdict }));
 }
 
-async function downloadAll(tensors: ReturnType<CheckCase['run']>): Promise<Tensors> {
+async function downloadAll(tensors: Readonly<Record<string, Tensor>>): Promise<Tensors> {
   const entries = Object.entries(tensors).map(async ([name, tensor]) => [name, await download(tensor)] as const);
   return Object.fromEntries(await Promise.all(entries));
 }
@@ -50,22 +77,24 @@ async function downloadAll(tensors: ReturnType<CheckCase['run']>): Promise<Tenso
 export async function runChecks(
   device: Device,
   select: (item: CheckCase, dtype: FloatDType) => boolean,
-): Promise<CheckRow[]> {
-  const runs = CHECK_CASES.flatMap((item) => DTYPES.map((dtype) => ({ item, dtype }))).filter(({ item, dtype }) =>
+): Promise<Findings> {
+  const dtypes = DTYPES[device === 'cpu' ? 'cpu' : 'gpu'];
+  const runs = CHECK_CASES.flatMap((item) => dtypes.map((dtype) => ({ item, dtype }))).filter(({ item, dtype }) =>
     select(item, dtype),
   );
   const progress = new Progress(runs.length);
   const rows: CheckRow[] = [];
+  const refusals = new Set<string>();
   try {
     for (const { item, dtype } of runs) {
       progress.label(`check ${item.operation}, ${item.name}, ${dtype}`);
-      rows.push(...(await runCase(item, dtype, device)));
+      rows.push(...(await runCase(item, dtype, device, refusals)));
       progress.step();
     }
   } finally {
     progress.stop();
   }
-  return rows;
+  return { rows, refusals: [...refusals] };
 }
 
 /** Of each case and dtype the result that is nearest to what is allowed, or beyond it; and all that failed. */
@@ -80,7 +109,7 @@ function worth(rows: readonly CheckRow[]): CheckRow[] {
   return rows.filter((row) => !row.ok || [...worst.values()].includes(row));
 }
 
-function report(device: Device, rows: readonly CheckRow[]): string {
+function report(device: Device, { rows, refusals }: Findings): string {
   const failed = rows.filter(({ ok }) => !ok).length;
   const table = formatTable(
     ['operation', 'case', 'dtype', 'what', 'error', 'allowed', 'ok'],
@@ -90,7 +119,8 @@ function report(device: Device, rows: readonly CheckRow[]): string {
   );
   const verdict =
     failed === 0 ? 'all within what the precision explains' : `${failed} beyond what the precision explains`;
-  return `${table}\n\n${device}: ${rows.length} results, ${verdict}. Of each case the worst result is shown.\n`;
+  const refused = refusals.map((reason) => `not on ${device}: ${reason}\n`).join('');
+  return `${table}\n\n${refused}${device}: ${rows.length} results, ${verdict}. Of each case the worst result is shown.\n`;
 }
 
 export const command: Command = {
@@ -101,9 +131,10 @@ export const command: Command = {
       json: { type: 'boolean', default: false },
     });
     const device = resolveDevice('check', parseDevice(options.device));
-    const rows = await runChecks(device, () => true);
-    const ok = rows.every((row) => row.ok);
-    process.stdout.write(options.json ? `${JSON.stringify({ device, ok, rows }, null, 2)}\n` : report(device, rows));
+    const findings = await runChecks(device, () => true);
+    const ok = findings.rows.length > 0 && findings.rows.every((row) => row.ok);
+    const json = () => `${JSON.stringify({ device, ok, ...findings }, null, 2)}\n`;
+    process.stdout.write(options.json ? json() : report(device, findings));
     return ok ? 0 : 1;
   },
 };

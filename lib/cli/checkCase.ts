@@ -10,5 +10,11 @@ export interface CheckCase {
   readonly float32: readonly string[];
   draw(random: Random): Tensors;
   readonly reference: Reference;
-  run(inputs: Readonly<Record<string, Tensor>>): Readonly<Record<string, Tensor>>;
+  run(inputs: Readonly<Record<string, Tensor>>): CheckRun;
+}
+
+/** What the forward gave, and the backward to be called. */
+export interface CheckRun {
+  readonly outputs: Readonly<Record<string, Tensor>>;
+  backward(): Readonly<Record<string, Tensor>>;
 }

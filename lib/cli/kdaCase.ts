@@ -1,6 +1,6 @@
 import { kdaBackward, kdaForward, type KdaForwardOptions, type Tensor } from '../index';
 import { kdaBackwardReference, kdaForwardReference, type KdaReferenceOptions } from '../reference/kda';
-import { type CheckCase } from './checkCase';
+import { type CheckCase, type CheckRun } from './checkCase';
 import { decayTermSizes } from './decayCost';
 import { type Tensors } from './precision';
 import { type Random } from './random';
@@ -67,14 +67,16 @@ function reference(inputs: Tensors, options: KdaReferenceOptions): Tensors {
   return { out, ...others, ...(dFinalState && { finalState }), ...(options.initialState && { dInitialState }) };
 }
 
-function run(inputs: Readonly<Record<string, Tensor>>, options: KdaForwardOptions): Record<string, Tensor> {
+function run(inputs: Readonly<Record<string, Tensor>>, options: KdaForwardOptions): CheckRun {
   const { q, k, v, g, beta, dOut, dFinalState } = inputs as Readonly<Record<string, Tensor | undefined>> &
     typeof inputs;
   const outputFinalState = dFinalState !== undefined;
   const { out, finalState, saved } = kdaForward(q, k, v, g, beta, { ...options, outputFinalState });
-  const gradients = kdaBackward(dOut, saved, dFinalState && { dFinalState });
-  saved.dispose();
-  return { out, ...(finalState && { finalState }), ...gradients };
+  const backward = () => {
+    using kept = saved;
+    return { ...kdaBackward(dOut, kept, dFinalState && { dFinalState }) };
+  };
+  return { outputs: { out, ...(finalState && { finalState }) }, backward };
 }
 
 /** KDA with these options. */

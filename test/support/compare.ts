@@ -75,10 +75,15 @@ export function failuresOf<Name extends string>(
 /** Fails unless both hold the same bits (NaN equals NaN, 0 differs from -0). */
 export function expectBitwiseEqual(name: string, actual: ArrayLike<number>, expected: ArrayLike<number>): void {
   if (actual.length !== expected.length) throw new Error(`${name}: ${actual.length} numbers, not ${expected.length}`);
+  if (ArrayBuffer.isView(actual) && ArrayBuffer.isView(expected) && bytesOf(actual).equals(bytesOf(expected))) return;
   for (let n = 0; n < expected.length; n++) {
     if (same(actual[n], expected[n])) continue;
     throw new Error(`${name}: element ${n} of ${expected.length} is ${actual[n]}, not ${expected[n]} as before`);
   }
+}
+
+function bytesOf({ buffer, byteOffset, byteLength }: ArrayBufferView): Buffer {
+  return Buffer.from(buffer as ArrayBuffer, byteOffset, byteLength);
 }
 
 /** The largest finite magnitude. */

@@ -56,7 +56,8 @@ export function poison(
   const fillers = shapes.flatMap((shape) =>
     dtypes.map((dtype) => {
       const size = shape.reduce((product, extent) => product * extent, 1);
-      return toTensor({ shape, data: new Float64Array(size).fill(NaN) }, dtype, device);
+      if (dtype === 'float32') return Tensor.from(new Float32Array(size).fill(NaN), shape, { device });
+      return Tensor.from(new Uint16Array(size).fill(encode16(NaN, dtype)), shape, { dtype, device });
     }),
   );
   fillers.forEach((filler) => filler.dispose());
@@ -74,22 +75,38 @@ export function attentionOptions(options: AttentionReferenceOptions, device: Dev
   };
 }
 
+/** The forward of a case alone, on poisoned memory. */
+export async function runAttentionForward(
+  item: AttentionCase,
+  dtype: Operand,
+  device: Device = 'cpu',
+): Promise<Pick<AttentionResults, 'out' | 'lse'>> {
+  const { inputs, options } = placeAttention(item, dtype, device);
+  const results = attentionForward(...inputs, options);
+  [...inputs, options.sink].forEach((tensor) => tensor?.dispose());
+  return readAll(results as unknown as Record<'out' | 'lse', Tensor>);
+}
+
 /** Forward and backward of a case, on poisoned memory. */
 export async function runAttention(
   item: AttentionCase,
   dtype: Operand,
   device: Device = 'cpu',
 ): Promise<AttentionResults> {
-  const { q, k, v } = item.inputs;
-  const inputs = [q, k, v].map((tensor) => toTensor(tensor, dtype, device)) as [Tensor, Tensor, Tensor];
+  const { inputs, options } = placeAttention(item, dtype, device);
   using dOut = toTensor(item.dOut, dtype, device);
-  const options = attentionOptions(item.options, device);
-  poison([q.shape, k.shape, v.shape, item.dOut.shape, item.dOut.shape.slice(0, -1)], [dtype, 'float32'], device);
   const { out, lse } = attentionForward(...inputs, options);
   const gradients = attentionBackward(dOut, ...inputs, out, lse, options);
-  inputs.forEach((tensor) => tensor.dispose());
-  options.sink?.dispose();
+  [...inputs, options.sink].forEach((tensor) => tensor?.dispose());
   return readAll({ out, lse, ...gradients });
+}
+
+function placeAttention(item: AttentionCase, dtype: Operand, device: Device) {
+  const { q, k, v } = item.inputs;
+  const inputs = [q, k, v].map((tensor) => toTensor(tensor, dtype, device)) as [Tensor, Tensor, Tensor];
+  const options = attentionOptions(item.options, device);
+  poison([q.shape, k.shape, v.shape, item.dOut.shape, item.dOut.shape.slice(0, -1)], [dtype, 'float32'], device);
+  return { inputs, options };
 }
 
 export type KdaResults = Record<

@@ -1,0 +1,74 @@
+'use strict';
+// Implementations in a Python process of their own. One JSON object a line in, one out; peers/peer.py is the other side.
+const { spawn } = require('node:child_process');
+const fs = require('node:fs');
+const path = require('node:path');
+const readline = require('node:readline');
+
+/**
+ * @typedef {import('./operations.cjs').Case} Case
+ * @typedef {import('./driver.cjs').Placement} Placement
+ */
+
+class PeerProcess {
+  /** @type {import('node:child_process').ChildProcessByStdio<import('node:stream').Writable, import('node:stream').Readable, null>} */
+  #child;
+  /** @type {AsyncIterator<string>} */
+  #lines;
+
+  /** @param {string} program in peers/ @param {string} numbers the file of the pool */
+  constructor(program, numbers) {
+    this.#child = spawn('python3', [path.join(__dirname, 'peers', program), numbers], {
+      stdio: ['pipe', 'pipe', 'inherit'],
+    });
+    this.#child.on('error', () => {}); // seen as the end of its output
+    this.#child.stdin.on('error', () => {});
+    this.#lines = readline.createInterface({ input: this.#child.stdout })[Symbol.asyncIterator]();
+  }
+
+  /** @param {string} command @param {object} [request] @returns {Promise<any>} */
+  async ask(command, request = {}) {
+    this.#child.stdin.write(`${JSON.stringify({ command, ...request })}\n`);
+    const { value, done } = await this.#lines.next();
+    if (done) throw new Error('the process of the peers ended; its error is above');
+    return JSON.parse(value);
+  }
+
+  stop() {
+    this.#child.stdin.end();
+  }
+}
+
+/** One implementation of that process. */
+class Peer {
+  /** @type {PeerProcess} */
+  #process;
+  /** @type {string} */
+  #scratch;
+
+  /** @param {PeerProcess} process @param {string} name @param {string} scratch a file */
+  constructor(process, name, scratch) {
+    this.#process = process;
+    this.name = name;
+    this.#scratch = scratch;
+  }
+
+  /** Whether it can run the case. @param {Placement[]} sets @param {Case['options']} options @returns {Promise<boolean>} */
+  async load(sets, options) {
+    const { supported } = await this.#process.ask('load', { implementation: this.name, sets, options });
+    return supported;
+  }
+
+  async result() {
+    await this.#process.ask('result', { implementation: this.name, file: this.#scratch });
+    const bytes = fs.readFileSync(this.#scratch);
+    return new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.length / 2);
+  }
+
+  /** @param {number} milliseconds @returns {Promise<number>} */
+  async time(milliseconds) {
+    return (await this.#process.ask('time', { implementation: this.name, milliseconds })).ms;
+  }
+}
+
+module.exports = { Peer, PeerProcess };

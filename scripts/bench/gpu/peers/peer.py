@@ -1,0 +1,82 @@
+"""The Python side of the GPU benchmark: serves requests, one JSON object a line (../peer.cjs is the other side).
+
+An implementation is a function that takes the inputs by name and the options of a case and returns what is timed, a
+function without arguments whose first result is compared. It raises Unsupported for a case that it does not cover.
+"""
+
+import json
+import statistics
+import sys
+
+import torch
+
+WARM_UP = 3
+
+
+class Unsupported(Exception):
+    pass
+
+
+class Server:
+    def __init__(self, implementations, versions, pool_file):
+        self.implementations = implementations
+        self.versions = versions
+        numbers = torch.from_file(pool_file, size=self.count(pool_file), dtype=torch.bfloat16)
+        self.pool = numbers.cuda()
+        self.calls = {}
+
+    @staticmethod
+    def count(file):
+        with open(file, "rb") as stream:
+            return stream.seek(0, 2) // 2
+
+    def info(self):
+        return {"implementations": list(self.implementations), "versions": {"torch": torch.__version__, **self.versions}}
+
+    def load(self, implementation, sets, options):
+        def tensor(offset, shape):
+            return self.pool[offset : offset + torch.Size(shape).numel()].view(shape)
+
+        try:
+            calls = []
+            for inputs in sets:
+                tensors = {name: tensor(**place) for name, place in inputs.items()}
+                calls.append(self.implementations[implementation](tensors, options))
+            calls[0]()
+            torch.cuda.synchronize()
+        except (Unsupported, RuntimeError) as error:
+            print(f"{implementation}: {str(error).splitlines()[0]}", file=sys.stderr)
+            return {"supported": False}
+        self.calls[implementation] = calls
+        return {"supported": True}
+
+    def result(self, implementation, file):
+        first = self.calls[implementation][0]()
+        bits = first.contiguous().view(torch.int16).cpu().numpy()
+        with open(file, "wb") as stream:
+            stream.write(bits.tobytes())
+        return {}
+
+    def time(self, implementation, milliseconds):
+        calls = self.calls[implementation]
+
+        def burst(count):
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+            events[0].record()
+            for n in range(count):
+                calls[n % len(calls)]()
+                events[n + 1].record()
+            torch.cuda.synchronize()
+            return [start.elapsed_time(end) for start, end in zip(events, events[1:])]
+
+        estimate = burst(WARM_UP)[-1]
+        return {"ms": statistics.median(burst(max(5, round(milliseconds / estimate))))}
+
+
+def serve(implementations, versions):
+    server = Server(implementations, versions, sys.argv[1])
+    with torch.no_grad():
+        for line in sys.stdin:
+            request = json.loads(line)
+            reply = getattr(server, request.pop("command"))(**request)
+            print(json.dumps(reply), flush=True)

@@ -1,0 +1,21 @@
+'use strict';
+// The program that ./profile.cjs runs under Nsight Compute: one case, a few times. Usage: profiled.cjs OPERATION CASE
+const path = require('node:path');
+const { place, poolSize } = require('./driver.cjs');
+const { OPERATIONS, ROOT } = require('./operations.cjs');
+const { Own } = require('./own.cjs');
+const { normalNumbers } = require('./pool.cjs');
+
+/** @type {typeof import('../../../lib/index')} */
+const { systemInfo } = require(path.join(ROOT, 'dist/index.js'));
+
+async function main() {
+  const operation = OPERATIONS[process.argv[2]];
+  const item = operation.cases[Number(process.argv[3])];
+  const gpu = systemInfo().cuda.devices.find(({ usable }) => usable);
+  const own = new Own(operation, `cuda:${gpu?.index ?? 0}`, normalNumbers(poolSize([item]), 1));
+  await own.load(place(item), item.options);
+  for (let n = 0; n < 3; n++) await own.result();
+}
+
+void main();

@@ -1,0 +1,38 @@
+'use strict';
+// Runs every configuration of every kernel (test/gpu/scripts/sanitize.js) under the tools of compute-sanitizer, and fails on
+// anything that they report. Usage: sanitize.cjs [tool ...]
+const { spawnSync } = require('node:child_process');
+const path = require('node:path');
+
+const TOOLS = ['memcheck', 'racecheck', 'synccheck', 'initcheck'];
+const PROGRAM = path.resolve(__dirname, '../../test/gpu/scripts/sanitize.js');
+/** A report starts at the margin; its details are indented. */
+const REPORT = /^========= (?! )(?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY|LEAK SUMMARY)\S.*$/gm;
+
+/** @param {string} tool @returns {{ ok: boolean, text: string }} */
+function sanitize(tool) {
+  const args = ['--tool', tool, '--error-exitcode', '9', '--print-limit', '20', process.execPath, PROGRAM];
+  const { status, signal, error, stdout, stderr } = spawnSync('compute-sanitizer', args, {
+    encoding: 'utf8',
+    maxBuffer: 2 ** 28,
+  });
+  if (error) throw error;
+  const reports = stdout.match(REPORT) ?? [];
+  const ok = status === 0 && stdout.includes('done\n') && reports.length === 0;
+  return { ok, text: ok ? '' : `${stdout}${stderr}status ${status}, signal ${signal}\n` };
+}
+
+const chosen = process.argv.slice(2);
+const unknown = chosen.find((tool) => !TOOLS.includes(tool));
+if (unknown !== undefined) {
+  process.stderr.write(`sanitize: '${unknown}' is none of ${TOOLS.join(', ')}\n`);
+  process.exit(2);
+}
+for (const tool of chosen.length > 0 ? chosen : TOOLS) {
+  const start = performance.now();
+  const { ok, text } = sanitize(tool);
+  process.stdout.write(
+    `${text}${tool}: ${ok ? 'nothing found' : 'FAILED'} (${((performance.now() - start) / 1000).toFixed(0)} s)\n`,
+  );
+  if (!ok) process.exitCode = 1;
+}

@@ -1,0 +1,66 @@
+import { attentionBackward, attentionForward, kdaForward, Stream, Tensor } from '../../lib';
+import { CUDA, describeCuda } from '../support/cuda';
+import { expectError } from '../support/expectError';
+
+// What the GPU can't do is refused by the call, before anything is launched.
+
+describeCuda('refused on the GPU', () => {
+  const make = (shape: number[], dtype: 'float32' | 'float16' | 'bfloat16' = 'bfloat16') =>
+    Tensor.zeros(shape, { dtype, device: CUDA });
+
+  afterEach(async () => {
+    await Stream.current(CUDA).synchronize(); // rejects if something was launched and failed
+    expect([...(await make([2], 'float32').data())]).toEqual([0, 0]);
+  });
+
+  test.each([
+    [20, 20],
+    [64, 36],
+    [250, 250],
+  ])('head dimensions %i and %i, with what is supported', (dim, valueDim) => {
+    const [q, v] = [make([1, 4, 2, dim]), make([1, 4, 2, valueDim])];
+    expectError(
+      () => attentionForward(q, q, v),
+      'ERR_WARPGRAD_UNSUPPORTED',
+      'attentionForward: on cuda the dtype must be bfloat16 or float16 and the head dimensions multiples of 8 up to ' +
+        `256, got bfloat16, ${dim} for q and k, ${valueDim} for v`,
+    );
+  });
+
+  test('float32', () => {
+    const q = make([1, 4, 2, 64], 'float32');
+    expectError(() => attentionForward(q, q, q), 'ERR_WARPGRAD_UNSUPPORTED', /got float32, 64 for q and k, 64 for v$/);
+  });
+
+  test('flash-attention 1782: tensors on two devices', () => {
+    const q = make([1, 4, 2, 64]);
+    const k = Tensor.zeros([1, 4, 2, 64], { dtype: 'bfloat16' });
+    expectError(
+      () => attentionForward(q, k, k),
+      'ERR_OUT_OF_RANGE',
+      `attentionForward: k must be on ${CUDA} like q, got cpu`,
+    );
+    expectError(
+      () => attentionForward(q, q, q, { stream: new Stream() }),
+      'ERR_OUT_OF_RANGE',
+      /stream must be on cuda/,
+    );
+  });
+
+  // Until there are kernels; then these tests make way for those of the results.
+  test('attentionBackward and KDA have no kernels yet', () => {
+    const q = make([1, 4, 2, 64]);
+    const { out, lse } = attentionForward(q, q, q);
+    expectError(
+      () => attentionBackward(out, q, q, q, out, lse),
+      'ERR_WARPGRAD_UNSUPPORTED',
+      "attentionBackward: this build has no GPU kernel for it; use device 'cpu'",
+    );
+    const [g, beta] = [make([1, 4, 2, 64], 'float32'), make([1, 4, 2], 'float32')];
+    expectError(
+      () => kdaForward(q, q, q, g, beta),
+      'ERR_WARPGRAD_UNSUPPORTED',
+      "kdaForward: this build has no GPU kernel for it; use device 'cpu'",
+    );
+  });
+});
