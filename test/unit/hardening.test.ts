@@ -1,4 +1,4 @@
-import { attentionForward, configure, Event, Stream, Tensor } from '../../lib';
+import { attentionBackward, attentionForward, configure, Event, Stream, Tensor } from '../../lib';
 import { addon, MAX_CPU_THREADS } from '../../lib/native';
 import { expectError } from '../support/expectError';
 
@@ -116,6 +116,43 @@ describe('numbers', () => {
   // inf - inf, as in the formulas.
   test('an infinite query gives NaN, not zeros', () => {
     expect([...attend(Infinity).out.dataSync()].slice(0, 4)).toEqual([NaN, NaN, NaN, NaN]);
+  });
+
+  // docs/attention.md §1: 0/0.
+  test('a query whose visible scores are all -Infinity gives NaN, and so do its gradients; one without keys gives 0', () => {
+    const q = Tensor.from([1, 1, 1], [1, 3, 1, 1]);
+    const k = Tensor.from([-Infinity, 1], [1, 2, 1, 1]);
+    const options = { causal: true, softmaxScale: 1 };
+    const { out, lse } = attentionForward(q, k, q.slice(1, 0, 2), options);
+    expect([...out.dataSync()]).toEqual([0, NaN, 1]);
+    expect([...lse.dataSync()]).toEqual([-Infinity, NaN, 1]);
+    const { dq, dv } = attentionBackward(q, q, k, q.slice(1, 0, 2), out, lse, options);
+    expect([...dq.dataSync()].slice(0, 2)).toEqual([0, NaN]);
+    expect([...dv.dataSync()]).toEqual([NaN, 1]);
+  });
+
+  test('a key with score -Infinity for all of an odd number of queries takes no weight and gets no gradient of v', () => {
+    const q = Tensor.from(new Float32Array(5).fill(1), [1, 5, 1, 1]);
+    const k = Tensor.from([-Infinity, 1, 2], [1, 3, 1, 1]);
+    const v = Tensor.from([5, 1, 1], [1, 3, 1, 1]);
+    const { out, lse } = attentionForward(q, k, v);
+    expect([...out.dataSync()]).toEqual([1, 1, 1, 1, 1]);
+    expect(attentionBackward(q, q, k, v, out, lse).dv.dataSync()[0]).toBe(0);
+  });
+
+  // Equal scores: the mean of the values.
+  test.each(['float32', 'bfloat16'] as const)('values near the largest %s: their mean is finite', (dtype) => {
+    const largest = dtype === 'float32' ? 3e38 : 2 ** 127;
+    const values = (...rows: number[][]) => Tensor.from(rows.flat(), [1, rows.length, 1, 2], { dtype });
+    const rows = Array.from({ length: 100 }, (_, i) => [largest, i === 99 ? NaN : 1]);
+    const zeros = values(...rows.map(() => [0, 0]));
+    const { out, lse } = attentionForward(zeros, zeros, values(...rows), { causal: true });
+    const result = out.to({ dtype: 'float32' }).dataSync();
+    rows.forEach((_, i) => {
+      expect(Math.abs(result[2 * i] / largest - 1)).toBeLessThan(dtype === 'float32' ? 100 * 2 ** -24 : 2 ** -7);
+      expect(result[2 * i + 1]).toBe(i === 99 ? NaN : 1);
+      expect(lse.dataSync()[i]).toBeCloseTo(Math.log(i + 1), 5);
+    });
   });
 
   test('the most threads that are allowed, or an error', () => {

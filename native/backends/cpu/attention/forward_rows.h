@@ -9,7 +9,6 @@
 namespace warpgrad::cpu::WARPGRAD_ISA {
 namespace {
 
-constexpr int kMaxDim = 256;
 constexpr float kNegativeInfinity = -__builtin_inff();
 
 template <class Products>
@@ -39,24 +38,14 @@ class ForwardRows {
   ForwardRows(const ForwardBlock& block, Scratch<Products>& scratch) : block_(block), scratch_(scratch) {}
 
   void run() {
-    const Band& band = block_.band;
-    const int64_t last_row = block_.row + block_.num_rows - 1;
-    // Rounding adds masked keys: in pairs an even start, in tiles whole ones, which are packed with zeros past the end.
-    const int64_t begin = first_key(band, block_.row) / Products::kKeyStep * Products::kKeyStep;
-    const int64_t end = Products::kInTiles ? tile_keys(end_key(band, last_row)) : end_key(band, last_row);
-    start(begin);
-    if constexpr (Products::kInTiles) {
-      for (int64_t key = begin; key < end && key < begin + keys_of_tile(); key += kTileKeys)
-        multiply_tile(key, key - begin, scores());
-    }
-    // What every row sees: tiles inside need no mask.
-    const int64_t full_begin = first_key(band, last_row), full_end = end_key(band, block_.row);
-    for (int64_t key = begin; key < end; key += keys_of_tile()) {
-      const int num_keys = static_cast<int>(end - key < keys_of_tile() ? end - key : keys_of_tile());
-      const bool masked = key < full_begin || key + num_keys > full_end;
-      add_tile(key, static_cast<int32_t>(key - begin), num_keys, masked, end);
-    }
-    finish();
+    pack_queries();
+    Vec start[kVecs];
+    for (int lane = 0; lane < kColumns; ++lane) start[lane / kLanes][lane % kLanes] = sink_of(lane);
+    add_keys(start);
+    store_lse();
+    if (normalise()) average_large_values(start);
+    store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
+                     kColumns, [](Vec x, int) __attribute__((always_inline)) { return x; });
   }
 
  private:
@@ -69,29 +58,65 @@ class ForwardRows {
   // Of the tile; in tiles there are two, which change places.
   float* scores() { return scratch_.scores[Products::kInTiles ? current_ : 0]; }
 
-  void start(int64_t begin) {
+  // The query's position in the sequence.
+  int64_t position(int lane) const {
+    return block_.row +
+           (block_.rows_are_heads || lane == 0 ? 0 : (lane < block_.num_rows ? lane : block_.num_rows - 1));
+  }
+
+  void pack_queries() {
     with_source(block_.format, [&](auto source) __attribute__((always_inline)) {
       pack_transposed<decltype(source)>(block_.q, block_.row, block_.num_rows, block_.shape.d,
                                         word_sign(block_.format, block_.score.q_sign), scratch_.q, kColumns, kColumns);
     });
-    int64_t dv = block_.shape.dv;
     if constexpr (Products::kInTiles) {
-      dv = tile_rows(dv);
       const int64_t words = words_of(block_.format, block_.shape.d) * kColumns;
       for (int64_t i = words; i < tile_words(block_.shape.d) * kColumns; i += kLanes) store(scratch_.q + i, Vec{});
     }
-    const float sink = block_.sink * kLog2E;
+  }
+
+  // All keys, with the running maxima starting at `start`.
+  void add_keys(const Vec (&start)[kVecs]) {
+    const Band& band = block_.band;
+    const int64_t first_row = block_.row, last_row = position(kColumns - 1);
+    // Rounding adds masked keys: in pairs an even start, in tiles whole ones, which are packed with zeros past the end.
+    const int64_t begin = first_key(band, first_row) / Products::kKeyStep * Products::kKeyStep;
+    const int64_t end = Products::kInTiles ? tile_keys(end_key(band, last_row)) : end_key(band, last_row);
+    start_rows(begin, start);
+    if constexpr (Products::kInTiles) {
+      for (int64_t key = begin; key < end && key < begin + keys_of_tile(); key += kTileKeys)
+        multiply_tile(key, key - begin, scores());
+    }
+    // What every row sees: tiles inside need no mask.
+    const int64_t full_begin = first_key(band, last_row), full_end = end_key(band, first_row);
+    for (int64_t key = begin; key < end; key += keys_of_tile()) {
+      const int num_keys = static_cast<int>(end - key < keys_of_tile() ? end - key : keys_of_tile());
+      const bool masked = key < full_begin || key + num_keys > full_end;
+      add_tile(key, static_cast<int32_t>(key - begin), num_keys, masked, end);
+    }
+  }
+
+  void start_rows(int64_t begin, const Vec (&start)[kVecs]) {
     for (int v = 0; v < kVecs; ++v) {
-      state_.max[v] = splat(sink);
-      state_.sum[v] = splat(sink == kNegativeInfinity ? 0.0f : 1.0f);
+      Vec sink{};
       for (int i = 0; i < kLanes; ++i) {
         const int lane = v * kLanes + i;
-        const int64_t row = block_.row + (lane < block_.num_rows ? lane : block_.num_rows - 1);
-        state_.first[v][i] = static_cast<int32_t>(first_key(block_.band, row) - begin);
-        state_.last[v][i] = static_cast<int32_t>(end_key(block_.band, row) - 1 - begin);
+        sink[i] = sink_of(lane);
+        state_.first[v][i] = static_cast<int32_t>(first_key(block_.band, position(lane)) - begin);
+        state_.last[v][i] = static_cast<int32_t>(end_key(block_.band, position(lane)) - 1 - begin);
       }
+      state_.max[v] = start[v];
+      state_.sum[v] = sink == kNegativeInfinity ? Vec{} : exp2(sink - start[v]);
     }
+    const int64_t dv = Products::kInTiles ? tile_rows(block_.shape.dv) : block_.shape.dv;
     for (int64_t i = 0; i < dv * kColumns; i += kLanes) store(scratch_.out + i, Vec{});
+  }
+
+  // In units of log2.
+  float sink_of(int lane) const {
+    if (block_.sink == nullptr) return kNegativeInfinity;
+    const int row = lane < block_.num_rows ? lane : 0;
+    return block_.sink[row * block_.sink_stride] * kLog2E;
   }
 
   // relative: of the tile's first key to the block's first one; end: of the block's keys.
@@ -209,7 +234,8 @@ class ForwardRows {
         for (int v = 0; v < kVecs; ++v) acc[r][v] = load(out + r * kColumns + v * kLanes) * state_.rescale[v];
       }
       if (guarded) {
-        Products::multiply_guarded(depth, values + row, block_.v.ld, p, kColumns, acc);
+        Products::template multiply_guarded<AOrder::kColumnMajor, Weights::kRight>(depth, values + row, block_.v.ld, p,
+                                                                                   kColumns, acc);
       } else {
         Products::template multiply<AOrder::kColumnMajor>(depth, values + row, block_.v.ld, p, kColumns, acc);
       }
@@ -238,28 +264,55 @@ class ForwardRows {
                               scratch_.out, kColumns, masked);
   }
 
-  void finish() {
-    // A row without a key has neither a maximum nor a sum. A sum of 0 beside a maximum comes from infinite scores: NaN,
-    // not an answer.
-    Vec inverse[kVecs];
-    IVec no_key[kVecs];
+  // A row without a key has no sum, and gets 0. A sum of 0 where there are keys comes from infinite scores: NaN, not an
+  // answer.
+  IVec no_key(int v) const { return (state_.sum[v] == 0.0f) & (state_.first[v] > state_.last[v]); }
+
+  void store_lse() {
     for (int v = 0; v < kVecs; ++v) {
-      no_key[v] = (state_.sum[v] == 0.0f) & (state_.max[v] == kNegativeInfinity);
-      inverse[v] = no_key[v] ? Vec{} : 1.0f / state_.sum[v];
-    }
-    const auto normalised = [&](Vec x, int lane) __attribute__((always_inline)) {
-      const int v = lane / kLanes;
-      if constexpr (Products::kPerWord == 2) return x * inverse[v];  // good enough before rounding
-      return no_key[v] ? Vec{} : x / state_.sum[v];
-    };
-    store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
-                     kColumns, normalised);
-    for (int v = 0; v < kVecs && v * kLanes < block_.num_rows; ++v) {
-      const int rest = block_.num_rows - v * kLanes;
       const Vec lse = fma(state_.max[v], splat(kLn2), log(state_.sum[v]));
-      const IVec lost = (state_.sum[v] == 0.0f) & (state_.max[v] != kNegativeInfinity);
-      store_partial(block_.lse + block_.row + v * kLanes, lost ? splat(__builtin_nanf("")) : lse,
-                    rest < kLanes ? rest : kLanes);
+      const IVec lost = (state_.sum[v] == 0.0f) & ~no_key(v);
+      const Vec written = lost ? splat(__builtin_nanf("")) : lse;
+      for (int i = 0; i < kLanes && v * kLanes + i < block_.num_rows; ++i) {
+        block_.lse[(block_.row + v * kLanes + i) * block_.lse_stride] = written[i];
+      }
+    }
+  }
+
+  // Sums of values become their means. Whether one of them is infinite or NaN though its row's weights are not.
+  bool normalise() {
+    IVec found{};
+    for (int v = 0; v < kVecs; ++v) {
+      const IVec none = no_key(v);
+      const Vec inverse = 1.0f / state_.sum[v];
+      const IVec weighted = ~FloatProducts::non_finite(inverse);
+      for (int64_t row = 0; row < block_.shape.dv; ++row) {
+        float* out = scratch_.out + row * kColumns + v * kLanes;
+        // The product is good enough before rounding to 16 bits.
+        const Vec mean = Products::kPerWord == 2 ? load(out) * inverse : load(out) / state_.sum[v];
+        const Vec result = none ? Vec{} : mean;
+        store(out, result);
+        found |= FloatProducts::non_finite(result) & weighted;
+      }
+    }
+    return any(found);
+  }
+
+  // Values near the largest float may have made a sum infinite whose mean is not. Relative to the logarithm of the sum
+  // of exponentials the weights add up to 1, so their sum of values stays in range; the other results stay as they are.
+  __attribute__((noinline)) void average_large_values(Vec (&start)[kVecs]) {
+    alignas(64) float means[kMaxDim * kColumns];
+    const int64_t size = block_.shape.dv * kColumns;
+    for (int64_t i = 0; i < size; i += kLanes) store(means + i, load(scratch_.out + i));
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec total = fma(log(state_.sum[v]), splat(kLog2E), state_.max[v]);
+      start[v] = FloatProducts::non_finite(total) ? start[v] : total;
+    }
+    add_keys(start);
+    normalise();
+    for (int64_t i = 0; i < size; i += kLanes) {
+      const Vec before = load(means + i);
+      store(scratch_.out + i, FloatProducts::non_finite(before) ? load(scratch_.out + i) : before);
     }
   }
 
