@@ -23,6 +23,7 @@ struct Scratch {
 
 template <int kVecs>
 struct RowState {
+  Vec sink[kVecs];                 // in units of log2, -inf without one
   Vec max[kVecs];                  // of the scores so far, in units of log2
   Vec sum[kVecs];                  // of exp2(score - max)
   Vec rescale[kVecs];              // what the newest tile's maximum makes of the earlier sums
@@ -39,13 +40,17 @@ class ForwardRows {
 
   void run() {
     pack_queries();
-    Vec start[kVecs];
-    for (int lane = 0; lane < kColumns; ++lane) start[lane / kLanes][lane % kLanes] = sink_of(lane);
-    add_keys(start);
+    load_sinks();
+    add_keys(state_.sink);
     store_lse();
-    if (normalise()) average_large_values(start);
-    store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
-                     kColumns, [](Vec x, int) __attribute__((always_inline)) { return x; });
+    IVec found{};
+    const Means means(state_);
+    store_results([&](Vec sum, int lane) __attribute__((always_inline)) {
+      const Vec mean = means(sum, lane / kLanes);
+      found |= FloatProducts::non_finite(mean);
+      return mean;
+    });
+    if (any(found)) average_large_values(means);
   }
 
  private:
@@ -58,11 +63,7 @@ class ForwardRows {
   // Of the tile; in tiles there are two, which change places.
   float* scores() { return scratch_.scores[Products::kInTiles ? current_ : 0]; }
 
-  // The query's position in the sequence.
-  int64_t position(int lane) const {
-    return block_.row +
-           (block_.rows_are_heads || lane == 0 ? 0 : (lane < block_.num_rows ? lane : block_.num_rows - 1));
-  }
+  int64_t last_row() const { return block_.row + (block_.rows_are_heads ? 0 : block_.num_rows - 1); }
 
   void pack_queries() {
     with_source(block_.format, [&](auto source) __attribute__((always_inline)) {
@@ -78,7 +79,7 @@ class ForwardRows {
   // All keys, with the running maxima starting at `start`.
   void add_keys(const Vec (&start)[kVecs]) {
     const Band& band = block_.band;
-    const int64_t first_row = block_.row, last_row = position(kColumns - 1);
+    const int64_t first_row = block_.row, last_row = this->last_row();
     // Rounding adds masked keys: in pairs an even start, in tiles whole ones, which are packed with zeros past the end.
     const int64_t begin = first_key(band, first_row) / Products::kKeyStep * Products::kKeyStep;
     const int64_t end = Products::kInTiles ? tile_keys(end_key(band, last_row)) : end_key(band, last_row);
@@ -96,27 +97,30 @@ class ForwardRows {
     }
   }
 
-  void start_rows(int64_t begin, const Vec (&start)[kVecs]) {
+  void load_sinks() {
     for (int v = 0; v < kVecs; ++v) {
-      Vec sink{};
-      for (int i = 0; i < kLanes; ++i) {
-        const int lane = v * kLanes + i;
-        sink[i] = sink_of(lane);
-        state_.first[v][i] = static_cast<int32_t>(first_key(block_.band, position(lane)) - begin);
-        state_.last[v][i] = static_cast<int32_t>(end_key(block_.band, position(lane)) - 1 - begin);
-      }
+      const bool one = block_.sink != nullptr && block_.sink_stride == 0;
+      state_.sink[v] = splat(one ? *block_.sink * kLog2E : kNegativeInfinity);
+    }
+    for (int lane = 0; block_.sink_stride != 0 && lane < block_.num_rows; ++lane) {
+      state_.sink[lane / kLanes][lane % kLanes] = block_.sink[lane * block_.sink_stride] * kLog2E;
+    }
+  }
+
+  void start_rows(int64_t begin, const Vec (&start)[kVecs]) {
+    const int64_t last_row = this->last_row();
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec sink = state_.sink[v];
       state_.max[v] = start[v];
       state_.sum[v] = sink == kNegativeInfinity ? Vec{} : exp2(sink - start[v]);
+      for (int i = 0; i < kLanes; ++i) {
+        const int64_t row = block_.row + v * kLanes + i < last_row ? block_.row + v * kLanes + i : last_row;
+        state_.first[v][i] = static_cast<int32_t>(first_key(block_.band, row) - begin);
+        state_.last[v][i] = static_cast<int32_t>(end_key(block_.band, row) - 1 - begin);
+      }
     }
     const int64_t dv = Products::kInTiles ? tile_rows(block_.shape.dv) : block_.shape.dv;
     for (int64_t i = 0; i < dv * kColumns; i += kLanes) store(scratch_.out + i, Vec{});
-  }
-
-  // In units of log2.
-  float sink_of(int lane) const {
-    if (block_.sink == nullptr) return kNegativeInfinity;
-    const int row = lane < block_.num_rows ? lane : 0;
-    return block_.sink[row * block_.sink_stride] * kLog2E;
   }
 
   // relative: of the tile's first key to the block's first one; end: of the block's keys.
@@ -266,54 +270,66 @@ class ForwardRows {
 
   // A row without a key has no sum, and gets 0. A sum of 0 where there are keys comes from infinite scores: NaN, not an
   // answer.
-  IVec no_key(int v) const { return (state_.sum[v] == 0.0f) & (state_.first[v] > state_.last[v]); }
+  static IVec no_key(const RowState<kVecs>& state, int v) {
+    return (state.sum[v] == 0.0f) & (state.first[v] > state.last[v]);
+  }
 
   void store_lse() {
     for (int v = 0; v < kVecs; ++v) {
       const Vec lse = fma(state_.max[v], splat(kLn2), log(state_.sum[v]));
-      const IVec lost = (state_.sum[v] == 0.0f) & ~no_key(v);
+      const IVec lost = (state_.sum[v] == 0.0f) & ~no_key(state_, v);
       const Vec written = lost ? splat(__builtin_nanf("")) : lse;
-      for (int i = 0; i < kLanes && v * kLanes + i < block_.num_rows; ++i) {
-        block_.lse[(block_.row + v * kLanes + i) * block_.lse_stride] = written[i];
-      }
+      const int rest = block_.num_rows - v * kLanes, count = rest < kLanes ? rest : kLanes;
+      float* to = block_.lse + (block_.row + v * kLanes) * block_.lse_stride;
+      if (block_.lse_stride == 1 && count > 0) store_partial(to, written, count);
+      for (int i = 0; block_.lse_stride != 1 && i < count; ++i) to[i * block_.lse_stride] = written[i];
     }
   }
 
-  // Sums of values become their means. Whether one of them is infinite or NaN though its row's weights are not.
-  bool normalise() {
-    IVec found{};
-    for (int v = 0; v < kVecs; ++v) {
-      const IVec none = no_key(v);
-      const Vec inverse = 1.0f / state_.sum[v];
-      const IVec weighted = ~FloatProducts::non_finite(inverse);
-      for (int64_t row = 0; row < block_.shape.dv; ++row) {
-        float* out = scratch_.out + row * kColumns + v * kLanes;
-        // The product is good enough before rounding to 16 bits.
-        const Vec mean = Products::kPerWord == 2 ? load(out) * inverse : load(out) / state_.sum[v];
-        const Vec result = none ? Vec{} : mean;
-        store(out, result);
-        found |= FloatProducts::non_finite(result) & weighted;
+  // From a sum of values and the weights' sum to the mean.
+  struct Means {
+    Vec total[kVecs], inverse[kVecs];
+    IVec none[kVecs];
+
+    explicit Means(const RowState<kVecs>& state) {
+      for (int v = 0; v < kVecs; ++v) {
+        total[v] = state.sum[v];
+        none[v] = no_key(state, v);
+        inverse[v] = 1.0f / total[v];
       }
     }
-    return any(found);
+    __attribute__((always_inline)) Vec operator()(Vec sum, int v) const {
+      const Vec mean = Products::kPerWord == 2 ? sum * inverse[v] : sum / total[v];  // good enough before rounding
+      return none[v] ? Vec{} : mean;
+    }
+  };
+
+  template <class Map>
+  __attribute__((always_inline)) void store_results(Map map) {
+    store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
+                     kColumns, map);
   }
 
   // Values near the largest float may have made a sum infinite whose mean is not. Relative to the logarithm of the sum
   // of exponentials the weights add up to 1, so their sum of values stays in range; the other results stay as they are.
-  __attribute__((noinline)) void average_large_values(Vec (&start)[kVecs]) {
-    alignas(64) float means[kMaxDim * kColumns];
+  __attribute__((noinline)) void average_large_values(const Means& means) {
+    alignas(64) float sums[kMaxDim * kColumns];
     const int64_t size = block_.shape.dv * kColumns;
-    for (int64_t i = 0; i < size; i += kLanes) store(means + i, load(scratch_.out + i));
+    for (int64_t i = 0; i < size; i += kLanes) store(sums + i, load(scratch_.out + i));
+    Vec start[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       const Vec total = fma(log(state_.sum[v]), splat(kLog2E), state_.max[v]);
-      start[v] = FloatProducts::non_finite(total) ? start[v] : total;
+      start[v] = FloatProducts::non_finite(total) ? state_.sink[v] : total;
     }
     add_keys(start);
-    normalise();
+    const Means new_means(state_);
     for (int64_t i = 0; i < size; i += kLanes) {
-      const Vec before = load(means + i);
-      store(scratch_.out + i, FloatProducts::non_finite(before) ? load(scratch_.out + i) : before);
+      const int v = static_cast<int>(i % kColumns / kLanes);
+      const Vec before = means(load(sums + i), v);
+      const Vec after = new_means(load(scratch_.out + i), v);
+      store(scratch_.out + i, FloatProducts::non_finite(before) ? after : before);
     }
+    store_results([](Vec mean, int) __attribute__((always_inline)) { return mean; });
   }
 
   const ForwardBlock& block_;
