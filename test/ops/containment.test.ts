@@ -1,13 +1,20 @@
 import { systemInfo } from '../../lib';
 import type { Float64Tensor } from '../../lib/reference/float64';
 import { attentionReference, roundedAttentionCase, type AttentionCase } from '../support/attentionCases';
+import { maxAbs } from '../support/compare';
 import { withCpu } from '../support/cpu';
 import type { Operand } from '../support/dtypes';
+import { kdaReference, roundedKdaCase, type KdaCase } from '../support/kdaCases';
 import { Random } from '../support/random';
-import { runAttention, type AttentionResults } from '../support/run';
+import { runAttention, runKda, type AttentionResults, type KdaResults } from '../support/run';
 
 // A NaN reaches what depends on it by the formulas, and nothing else. Expected values: where the float64 reference is NaN;
 // elsewhere the same call without the NaN.
+
+// Looked up once: in Jest's contexts each look-up of a global is slow, and these loops are hot.
+const { abs } = Math;
+const { isNaN } = Number;
+const { is } = Object;
 
 const DTYPES: readonly Operand[] = ['float32', 'float16', 'bfloat16'];
 
@@ -29,7 +36,7 @@ function expectContained<Name extends string>(
   for (const name of Object.keys(reference) as Name[]) {
     reference[name].data.forEach((expected, at) => {
       const got = actual[name].data[at];
-      if (Number.isNaN(expected) ? Number.isNaN(got) : same(name, got, clean[name].data[at])) return;
+      if (isNaN(expected) ? isNaN(got) : same(name, got, clean[name].data[at])) return;
       throw new Error(`${name}: element ${at} of [${reference[name].shape.join(', ')}] is ${got}, not ${expected}`);
     });
   }
@@ -56,7 +63,7 @@ describe.each([
     const source = target === 'dOut' ? dOut : inputs[target];
     const bad = poisoned(source, random.integer(0, source.shape[1] - 1));
     const dirty = target === 'dOut' ? { ...item, dOut: bad } : { ...item, inputs: { ...inputs, [target]: bad } };
-    return [target, dirty, attentionReference(dirty) as AttentionResults] as const;
+    return [dirty, attentionReference(dirty) as AttentionResults] as const;
   });
 
   describe.each(systemInfo().cpu.instructionSets)('%s', (cpuInstructionSet) => {
@@ -64,9 +71,67 @@ describe.each([
       const run = (next: AttentionCase) =>
         withCpu({ cpuInstructionSet }, () => runAttention(roundedAttentionCase(next, dtype), dtype));
       const clean = await run(item);
-      for (const [, dirty, reference] of targets) {
-        expectContained(await run(dirty), reference, clean, (_, got, before) => Object.is(got, before));
+      for (const [dirty, reference] of targets) {
+        expectContained(await run(dirty), reference, clean, (_, got, before) => is(got, before));
       }
     });
   });
 });
+
+describe.each([
+  ['given decays', { qkL2Norm: true }],
+  ['every option', { qkL2Norm: true, betaLogits: true, gate: { lowerBound: -5 }, stateLayout: 'vk' }],
+] as const)('KDA, %s', (title, options) => {
+  const random = new Random(`KDA containment ${title}`);
+  const [T, H, HV, K, V] = [150, 1, 2, 48, 72];
+  const shapes = { q: [1, T, H, K], k: [1, T, H, K], v: [1, T, HV, V], g: [1, T, HV, K], beta: [1, T, HV] };
+  const inputs = {
+    q: random.tensor(shapes.q),
+    k: random.tensor(shapes.k),
+    v: random.tensor(shapes.v),
+    // Every 7th token forgets much, so that some pairs go by direct decays.
+    g: random.tensor(shapes.g, () => -random.uniform() - (random.chance(0.1) ? 40 : 0)),
+    beta: random.tensor(shapes.beta, () => random.uniform()),
+  };
+  const state = () => random.tensor([1, HV, ...('stateLayout' in options ? [V, K] : [K, V])]);
+  const item: KdaCase = {
+    title,
+    inputs,
+    dOut: random.tensor([1, T, HV, V]),
+    dFinalState: state(),
+    options: { ...options, initialState: state() },
+  };
+  const targets = (['q', 'k', 'v', 'g', 'beta', 'dOut'] as const).map((target) => {
+    const source = target === 'dOut' ? item.dOut : inputs[target];
+    const token = random.integer(0, T - 1);
+    const bad = target === 'beta' ? poisonedBeta(source, token) : poisoned(source, token);
+    const dirty = target === 'dOut' ? { ...item, dOut: bad } : { ...item, inputs: { ...inputs, [target]: bad } };
+    return [dirty, kdaReference(dirty) as KdaResults] as const;
+  });
+
+  describe.each(systemInfo().cpu.instructionSets)('%s', (cpuInstructionSet) => {
+    test.each([
+      ['float32', 8, true], // in windows of chunks
+      ['bfloat16', 1, false], // whole sequences
+    ] as const)('NaN in q, k, v, g, beta or dOut, %s, %i threads', async (dtype, cpuThreads, saveIntermediates) => {
+      const run = (next: KdaCase) =>
+        withCpu({ cpuInstructionSet, cpuThreads }, () =>
+          runKda(roundedKdaCase(next, dtype), { dtype, saveIntermediates }),
+        );
+      const clean = await run(item);
+      // Gradients of the chunk are computed another way; the outputs are the same to the bit.
+      const roundoff = dtype === 'float32' ? 1e-5 : 0.02;
+      const allowed = (name: keyof KdaResults) => (name === 'out' ? 0 : roundoff * maxAbs(clean[name].data));
+      const bounds = new Map(Object.keys(clean).map((name) => [name, allowed(name as keyof KdaResults)]));
+      const close = (name: string, got: number, before: number) => abs(got - before) <= bounds.get(name)!;
+      for (const [dirty, reference] of targets) expectContained(await run(dirty), reference, clean, close);
+    });
+  });
+});
+
+/** [1, tokens, heads] */
+function poisonedBeta({ shape, data }: Float64Tensor, token: number): Float64Tensor {
+  const copy = data.slice();
+  copy[token * shape[2]] = NaN;
+  return { shape, data: copy };
+}

@@ -123,16 +123,6 @@ WARPGRAD_INLINE void for_panels(int num_vecs, Run run) {
   if (v < num_vecs) run.template operator()<1>(v);
 }
 
-WARPGRAD_INLINE bool any(IVec lanes) {
-#if defined(__AVX512F__)
-  return _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes) != 0;
-#else
-  int32_t bits = 0;
-  for (int i = 0; i < kLanes; ++i) bits |= lanes[i];
-  return bits != 0;
-#endif
-}
-
 // Whether a matrix of words is free of infinities and NaN.
 template <class Products>
 static bool all_finite(const typename Products::Word* words, int64_t ld, int64_t num_rows, int64_t num_columns) {
