@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import fs from 'node:fs';
 import path from 'node:path';
-import { systemInfo, WarpgradError, type Device } from '../index';
+import { systemInfo, WarpgradError, WarpgradRangeError, type Device } from '../index';
 import { resolveDevice } from '../device';
 import { PACKAGE_ROOT } from '../native';
 import { rateRuns, type BenchRun, type Operation } from './benchCases';
@@ -63,6 +63,22 @@ async function verify(operations: readonly Operation[], runs: readonly BenchRun[
   );
 }
 
+/** Makes a folder to write into, with those around it. @throws WarpgradRangeError where that can't be done */
+function makeFolder(folder: string): void {
+  // Level by level: with `recursive`, Node tries for ever in a folder like /proc.
+  const make = (level: string): void => {
+    if (fs.existsSync(level)) return;
+    make(path.dirname(level));
+    fs.mkdirSync(level);
+  };
+  try {
+    make(folder);
+    fs.rmdirSync(fs.mkdtempSync(path.join(folder, '.warpgrad-')));
+  } catch (error) {
+    throw new WarpgradRangeError(`--out: can't write to the folder ${folder}: ${(error as Error).message}`);
+  }
+}
+
 function write(folder: string, report: BenchReport): void {
   const file = (extension: string) => path.join(folder, `${report.operation}-${report.device}.${extension}`);
   fs.writeFileSync(file('json'), `${JSON.stringify(report, null, 2)}\n`);
@@ -107,7 +123,7 @@ export const command: Command = {
     });
     const operation = options.op === undefined ? undefined : parseChoice('--op', options.op, OPERATIONS);
     // Before anything is measured: minutes of results must not be lost to a folder that can't be made.
-    if (options.out !== undefined) fs.mkdirSync(options.out, { recursive: true });
+    if (options.out !== undefined) makeFolder(path.resolve(options.out));
     const report = await measure(operation, benchDevice(options.device), options.quick);
     if (options.out !== undefined) write(options.out, report);
     process.stdout.write(options.json ? `${JSON.stringify(report, null, 2)}\n` : terminal(report));

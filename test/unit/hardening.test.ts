@@ -49,6 +49,87 @@ describe('data and shapes', () => {
   });
 });
 
+describe('arrays that change or pretend', () => {
+  // TypeScript's library does not know resizable buffers yet.
+  const resizable = (bytes: number): ArrayBuffer & { resize(bytes: number): void } =>
+    new (ArrayBuffer as any)(bytes, { maxByteLength: 64 });
+
+  test('an array that lies outside its resized buffer is refused', () => {
+    const buffer = resizable(32);
+    const array = new Float32Array(buffer, 16, 4);
+    expect(Tensor.from(array).shape).toEqual([4]);
+    buffer.resize(8);
+    expectError(
+      () => Tensor.from(array),
+      'ERR_INVALID_ARG_TYPE',
+      /buffer of data was resized, and data lie outside it$/,
+    );
+    expect(Tensor.from(new Float32Array(buffer, 8)).shape).toEqual([0]);
+  });
+
+  test('options and shapes that resize the array while they are read: refused or right', () => {
+    const buffer = resizable(16);
+    const array = new Float32Array(buffer);
+    const options = {
+      get dtype() {
+        buffer.resize(8);
+        return undefined;
+      },
+    };
+    expectError(() => Tensor.from(array, [4], options), 'ERR_OUT_OF_RANGE', /has 4 elements, the data have 2$/);
+    const shape = Object.defineProperty([0], 0, {
+      get() {
+        buffer.resize(32);
+        return 8;
+      },
+    });
+    expect(Tensor.from(array, shape).shape).toEqual([8]);
+  });
+
+  test('nested numbers that change while they are read', () => {
+    const data: number[] = [1, 2, 3, 4];
+    let reads = 0;
+    Object.defineProperty(data, 0, { get: () => (reads++ === 1 && (data.length = 2), 1) });
+    expectError(
+      () => Tensor.from(data),
+      'ERR_OUT_OF_RANGE',
+      /changed while they were read: expected 4 elements, got 2$/,
+    );
+  });
+
+  test('offsets that answer differently each time', () => {
+    let reads = 0;
+    const offsets = Object.defineProperty([0, 0], 1, { get: () => (reads++ === 0 ? 2 : 1e9) });
+    using q = Tensor.zeros([2, 1, 4]);
+    const { out } = attentionForward(q, q, q, { cuSeqlensQ: offsets, cuSeqlensK: [0, 2] });
+    expect(out.dataSync().length).toBe(8);
+    expect(reads).toBe(1);
+  });
+
+  test.each(['float32', 'int32', 'float64', 'bits'])('a subclass with fields of its own, %s', (kind) => {
+    const Base = { float32: Float32Array, int32: Int32Array, float64: Float64Array, bits: Uint16Array }[kind]!;
+    class Pretender extends (Base as typeof Float32Array) {
+      override get length() {
+        return 1000;
+      }
+      override get byteLength() {
+        return 4000;
+      }
+      override get byteOffset() {
+        return 8;
+      }
+      override forEach() {}
+    }
+    const dtype = kind === 'bits' ? ('float16' as const) : undefined;
+    const tensor = Tensor.from(Pretender.of(1, 2, 3), undefined, { ...(dtype && { dtype }) });
+    expect([...tensor.dataSync()]).toEqual([1, 2, 3]);
+  });
+
+  test('a DataView is refused', () => {
+    expectError(() => Tensor.from(new DataView(new ArrayBuffer(8))), 'ERR_INVALID_ARG_TYPE', /got DataView$/);
+  });
+});
+
 describe('objects', () => {
   test('the fields of a tensor are what it was made with', () => {
     const tensor = Tensor.from([1, 2, 3]);
