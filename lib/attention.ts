@@ -53,7 +53,9 @@ export interface AttentionBackwardResult {
   readonly dSink?: Tensor;
 }
 
-const FORWARD_OPTIONS = ['causal', 'window', 'softmaxScale', 'softcap', 'sink', 'cuSeqlensQ', 'cuSeqlensK', 'stream'];
+/** Of the mathematics, without what says where it runs. */
+export const ATTENTION_OPTIONS = ['causal', 'window', 'softmaxScale', 'softcap', 'sink', 'cuSeqlensQ', 'cuSeqlensK'];
+const FORWARD_OPTIONS = [...ATTENTION_OPTIONS, 'stream'];
 const BACKWARD_OPTIONS = [...FORWARD_OPTIONS, 'deterministic'];
 
 interface Problem {

@@ -78,10 +78,10 @@ export interface KdaBackwardResult {
 }
 
 const GATE_KINDS = { given: 0, softplus: 1, bounded: 2 } as const;
-const FORWARD_OPTIONS = [
+/** Without those that say where it runs and what it returns. */
+export const KDA_OPTIONS = [
   'scale',
   'initialState',
-  'outputFinalState',
   'cuSeqlens',
   'qkL2Norm',
   'gate',
@@ -89,8 +89,9 @@ const FORWARD_OPTIONS = [
   'allowNegEigval',
   'stateLayout',
   'saveIntermediates',
-  'stream',
 ];
+export const GATE_OPTIONS = ['aLog', 'dtBias', 'lowerBound'];
+const FORWARD_OPTIONS = [...KDA_OPTIONS, 'outputFinalState', 'stream'];
 
 interface Problem {
   readonly q: Tensor;
@@ -233,7 +234,7 @@ function layoutOption(caller: string, value: unknown): 'kv' | 'vk' {
 
 function checkGate(caller: string, operands: Operands, gate: KdaGate | undefined, headsV: number, keyDim: number) {
   if (gate === undefined) return { kind: 'given', lowerBound: 0, aLog: undefined, dtBias: undefined } as const;
-  expectKnownOptions(`${caller}: gate`, gate, ['aLog', 'dtBias', 'lowerBound']);
+  expectKnownOptions(`${caller}: gate`, gate, GATE_OPTIONS);
   const bounded = gate.lowerBound !== undefined;
   const lowerBound = numberOption(caller, 'gate.lowerBound', gate.lowerBound, 0);
   if (bounded && lowerBound >= 0) {

@@ -127,8 +127,9 @@ export function expectCuSeqlens(caller: string, name: string, value: unknown, ro
 function readOffsets(caller: string, name: string, value: unknown): Int32Array {
   if (types.isInt32Array(value)) return Int32Array.from(value);
   if (Array.isArray(value)) {
-    const wrong: unknown = value.find((entry) => typeof entry !== 'number' || entry !== (entry | 0));
-    if (wrong === undefined && !value.includes(undefined)) return Int32Array.from(value as number[]);
+    const entries: readonly unknown[] = [...(value as unknown[])]; // read once: what is checked is what is used
+    const wrong = entries.find((entry) => typeof entry !== 'number' || entry !== (entry | 0));
+    if (wrong === undefined && !entries.includes(undefined)) return Int32Array.from(entries as number[]);
     throw new WarpgradRangeError(`${caller}: ${name} must hold whole numbers below 2^31, got ${describe(wrong)}`);
   }
   if (isTensor(value) && value.dtype === 'int32' && value.device === 'cpu' && value.rank === 1) {

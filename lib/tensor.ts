@@ -102,8 +102,10 @@ export class Tensor {
     const dtype = options.dtype === undefined ? undefined : expectDType(caller, options.dtype);
     const { device = 'cpu' } = options;
     const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
+    const given = shape === undefined ? undefined : expectShapeOption(caller, shape);
+    // Last, as the array may share its memory with the data: nothing of the caller's runs until they are copied.
     const host = readHostData(caller, data, dtype);
-    const dims = shape === undefined ? Object.freeze([...host.shape]) : expectShapeOption(caller, shape);
+    const dims = given ?? Object.freeze([...host.shape]);
     if (sizeOf(dims) !== host.array.length) {
       throw new WarpgradRangeError(
         `${caller}: shape [${dims.join(', ')}] has ${sizeOf(dims)} elements, the data have ${host.array.length}`,
