@@ -1,0 +1,333 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/sm90/attention_bwd/dq_fragment.cuh"
+#include "backends/cuda/sm90/attention_bwd/main/epilogue.cuh"
+#include "backends/cuda/sm90/attention_bwd/main/storage.cuh"
+#include "backends/cuda/sm90/ptx/bulk_copy.cuh"
+#include "backends/cuda/sm90/ptx/global_memory.cuh"
+#include "backends/cuda/sm90/ptx/math.cuh"
+#include "backends/cuda/sm90/ptx/matrix.cuh"
+#include "backends/cuda/sm90/ptx/mbarrier.cuh"
+#include "backends/cuda/sm90/ptx/sync.cuh"
+#include "backends/cuda/sm90/ptx/wgmma.cuh"
+#include "backends/cuda/sm90/tile/ring.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+// One warpgroup: 64 keys of every tile. Scores are transposed, Sᵀ [64 keys x kBlockM queries]: a thread holds, of the
+// two keys lane / 4 and lane / 4 + 8 of its warp's sixteen, the queries 8 j + 2 (lane % 4) + {0, 1}: elements
+// 4 j + {0, 1} and 4 j + {2, 3}. README.md draws the order of its work.
+template <class Config>
+class AttentionBwdConsumer {
+ public:
+  using Params = AttentionBwdKernelParams;
+  using Storage = AttentionBwdStorage<Config>;
+  using Stages = Ring<Config::kStages>;
+  using Slots = Ring<kBwdWorkSlots>;
+  using QueryTile = typename Config::QueryTile;
+  using KeyTile = typename Config::KeyTile;
+  using GradScoreTile = typename Config::GradScoreTile;
+  using ScoreProduct = ptx::Wgmma<Config::kType, Config::kBlockM>;
+  using DqProduct = ptx::Wgmma<Config::kType, Config::kDqRows>;
+  using GradProduct = ptx::Wgmma<Config::kType, Config::kHeadDim>;
+
+  __device__ __forceinline__ AttentionBwdConsumer(Storage& storage, const Params& params, int warpgroup_idx)
+      : storage_(storage),
+        params_(params),
+        warpgroup_idx_(warpgroup_idx) {}
+
+  __device__ __forceinline__ void run() {
+    // The first turn is the first warpgroup's.
+    if (warpgroup_idx_ == 1) ptx::bar_arrive(kBwdBarrierTurn, 2 * kWarpgroupThreads);
+    for (;; ++num_tiles_) {
+      const uint32_t slot = Slots::stage(num_tiles_);
+      ptx::mbarrier_wait(&storage_.bar_work_full[slot], Slots::parity(num_tiles_));
+      const AttentionBwdWork& work = storage_.work[slot];
+      if (uniform(work.n) < 0) break;
+      ptx::mbarrier_wait(&storage_.bar_kv_full, num_tiles_ & 1);
+#pragma unroll
+      for (int i = 0; i < Config::kGradRegisters; ++i) accum_dk_[i] = accum_dv_[i] = 0;
+      if (uniform(work.m_first) <= uniform(work.m_last)) walk(work);
+      release(&storage_.bar_kv_empty);
+      store_rows<Config>(params_, work, warpgroup_idx_, accum_dv_, 1.0f, params_.dv, params_.v_dim);
+      store_rows<Config>(params_, work, warpgroup_idx_, accum_dk_, params_.scale, params_.dk, params_.qk_dim);
+      release(&storage_.bar_work_empty[slot]);
+    }
+  }
+
+ private:
+  // Every query of every head of the group that sees these keys.
+  // NOTE: the bounds stay in shared memory; the registers have no room for them.
+  __device__ __forceinline__ void walk(const volatile AttentionBwdWork& work) {
+    int m = uniform(work.m_first);
+    row_block_ = uniform(work.row_block) + m;
+    step<true, true>(work, m);
+#pragma unroll 1
+    while (row_block_ != uniform(work.last_row_block)) {
+      ++m;
+      ++row_block_;
+      if (m > uniform(work.m_last)) {
+        const int first = uniform(work.m_first);
+        row_block_ += params_.row_blocks - m + first;
+        m = first;
+      }
+      if (m < uniform(work.m_full_first) || m > uniform(work.m_full_last)) {
+        step<true, false>(work, m);
+      } else {
+        step<false, false>(work, m);
+      }
+    }
+    float accum_dq[Config::kDqRegisters];
+    issue_dq(accum_dq);
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(accum_dq);
+    add_dq(work, accum_dq, row_block_);
+    release(&storage_.bar_ds_empty[Stages::stage(num_steps_ - 1)]);
+  }
+
+  // One block of queries: S and dP, then the products that take P and dS. dQ is that of the step before, so that the
+  // warpgroups, which share dS, need not be in step; the first step of a tile has none.
+  template <bool kMasked, bool kFirst>
+  __device__ __forceinline__ void step(const volatile AttentionBwdWork& work, int m) {
+    const uint32_t stage = Stages::stage(num_steps_), parity = Stages::parity(num_steps_);
+    float accum_s[Config::kScoreRegisters], accum_dp[Config::kScoreRegisters];
+    uint32_t frag_p[Config::kFragmentRegisters], frag_ds[Config::kFragmentRegisters];
+
+    ptx::mbarrier_wait(&storage_.bar_q_full[stage], parity);
+    ptx::bar_sync(kBwdBarrierTurn + warpgroup_idx_, 2 * kWarpgroupThreads);
+    issue_scores(accum_s, storage_.smem_k.bytes, storage_.smem_q[0].bytes, stage);
+    ptx::mbarrier_wait(&storage_.bar_d_out_full[stage], parity);
+    issue_scores(accum_dp, storage_.smem_v.bytes, storage_.smem_d_out[0].bytes, stage);
+
+    ptx::wgmma_wait_group<1>();
+    ptx::pin_registers(accum_s);
+    probabilities<kMasked>(accum_s, frag_p, work, m, stage);
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(accum_dp);
+    ptx::bar_arrive(kBwdBarrierTurn + 1 - warpgroup_idx_, 2 * kWarpgroupThreads);
+    score_gradients(accum_s, accum_dp, frag_ds, stage);
+
+    ptx::mbarrier_wait(&storage_.bar_ds_empty[stage], parity ^ 1);
+    share_score_gradients(frag_ds, stage);
+    issue_gradient(accum_dv_, frag_p, storage_.smem_d_out[0].bytes, stage);
+    float accum_dq[Config::kDqRegisters];
+    if constexpr (!kFirst) issue_dq(accum_dq);
+    ptx::wgmma_wait_group<kFirst ? 0 : 1>();
+    ptx::pin_registers(accum_dv_);
+    ptx::pin_registers(frag_p);
+    release(&storage_.bar_d_out_empty[stage]);
+
+    issue_gradient(accum_dk_, frag_ds, storage_.smem_q[0].bytes, stage);
+    if constexpr (!kFirst) {
+      ptx::wgmma_wait_group<1>();
+      ptx::pin_registers(accum_dq);
+      release(&storage_.bar_ds_empty[stage ^ 1]);
+      add_dq(work, accum_dq, previous_row_block(work, m));
+    }
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(accum_dk_);
+    ptx::pin_registers(frag_ds);
+    release(&storage_.bar_q_empty[stage]);
+    ++num_steps_;
+  }
+
+  // NOTE: read anew wherever it is used, since no register is free to keep what follows from it.
+  __device__ __forceinline__ static int lane_idx() { return ptx::thread_idx() % kWarpThreads; }
+  __device__ __forceinline__ static int warp_idx() { return ptx::thread_idx() / kWarpThreads % 4; }
+
+  // Tells ptxas that the warp agrees on the value: loop bounds from memory would make the ring counters, and with them
+  // the descriptors of every product, per-thread values.
+  __device__ __forceinline__ static int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+
+  // A slot is given back once a warp: cheaper than gathering the warpgroup for one arrival.
+  __device__ __forceinline__ void release(uint64_t* barrier) {
+    if (lane_idx() == 0) ptx::mbarrier_arrive(barrier);
+  }
+
+  // Sᵀ = K Qᵀ, dPᵀ = V dOᵀ.
+  __device__ __forceinline__ void issue_scores(float (&accum)[Config::kScoreRegisters], const uint8_t* keys,
+                                               const uint8_t* queries, uint32_t stage) {
+    const uint64_t a = KeyTile::inner_columns_descriptor(ptx::shared_address(keys)) +
+                       warpgroup_idx_ * KeyTile::rows_step(kWarpgroupRows);
+    const uint64_t b =
+        QueryTile::inner_columns_descriptor(ptx::shared_address(queries)) + stage * QueryTile::kStageStep;
+    ptx::pin_registers(accum);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Config::kHeadDim / 16; ++k) {
+      ScoreProduct::template ss<0, 0>(accum, a + KeyTile::inner_columns_step(k), b + QueryTile::inner_columns_step(k),
+                                      k > 0);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  // dV += Pᵀ dO, dK += dSᵀ Q, the left operand from registers.
+  __device__ __forceinline__ void issue_gradient(float (&accum)[Config::kGradRegisters],
+                                                 uint32_t (&frag)[Config::kFragmentRegisters], const uint8_t* queries,
+                                                 uint32_t stage) {
+    const uint64_t b = QueryTile::inner_rows_descriptor(ptx::shared_address(queries)) + stage * QueryTile::kStageStep;
+    ptx::pin_registers(frag);
+    ptx::pin_registers(accum);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Config::kBlockM / 16; ++k) {
+      GradProduct::template rs<1>(accum, frag + 4 * k, b + QueryTile::inner_rows_step(k), 1);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  // dQᵀ = Kᵀ dSᵀ of the step before: this warpgroup's 64 columns of dQ, or its half of the rows where there are only 64.
+  __device__ __forceinline__ void issue_dq(float (&accum)[Config::kDqRegisters]) {
+    const uint32_t count = num_steps_ - 1, stage = Stages::stage(count);
+    ptx::mbarrier_wait(&storage_.bar_ds_full[stage], Stages::parity(count));
+    constexpr bool kSplitRows = Config::kDqRows < Config::kBlockM;
+    const uint64_t a = KeyTile::inner_rows_descriptor(ptx::shared_address(storage_.smem_k.bytes)) +
+                       (kSplitRows ? 0 : warpgroup_idx_ * KeyTile::kPanelStep);
+    const uint64_t b = GradScoreTile::inner_columns_descriptor(ptx::shared_address(storage_.smem_ds[0].bytes)) +
+                       stage * GradScoreTile::kStageStep +
+                       (kSplitRows ? warpgroup_idx_ * GradScoreTile::rows_step(Config::kDqRows) : 0);
+    ptx::pin_registers(accum);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Config::kBlockN / 16; ++k) {
+      DqProduct::template ss<1, 0>(accum, a + KeyTile::inner_rows_step(k), b + GradScoreTile::inner_columns_step(k),
+                                   k > 0);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  // The queries of the step's block that this thread's first key is visible to, counted from the thread's first query.
+  // Those of its second key, 8 further on, are 8 further on.
+  struct VisibleQueries {
+    int low, high;
+    bool second;  // whether there is a second key
+  };
+  __device__ __forceinline__ VisibleQueries visible_queries(const volatile AttentionBwdWork& work, int m) const {
+    const int lane = lane_idx(), first_query = m * Config::kBlockM + 2 * (lane % 4);
+    const int key = work.n * Config::kBlockN + warpgroup_idx_ * kWarpgroupRows + warp_idx() * 16 + lane / 4;
+    const int keys_left = work.k_len - key;
+    return {key - work.key_shift_high - first_query, keys_left > 0 ? key - work.key_shift_low - first_query : -9,
+            keys_left > 8};
+  }
+  __device__ __forceinline__ static bool sees(const VisibleQueries& visible, int i) {
+    const bool second = i >> 1 & 1;
+    const int query = 8 * (i / 4) + (i & 1) - (second ? 8 : 0);
+    return query >= visible.low && query <= visible.high && (!second || visible.second);
+  }
+
+  // P = exp(S - lse), left in accum_s for dS (with softcap: times the derivative of the tanh) and rounded for dV.
+  template <bool kMasked>
+  __device__ __forceinline__ void probabilities(float (&accum_s)[Config::kScoreRegisters],
+                                                uint32_t (&frag_p)[Config::kFragmentRegisters],
+                                                const volatile AttentionBwdWork& work, int m, uint32_t stage) {
+    const uint32_t lse = ptx::shared_address(storage_.lse_log2[stage]) + 8 * (lane_idx() % 4);
+    VisibleQueries visible;
+    if constexpr (kMasked) visible = visible_queries(work, m);
+#pragma unroll
+    for (int j = 0; j < Config::kBlockM / 8; ++j) {
+      const float2 lse_pair = ptx::ld_shared_v2(lse + 32 * j);
+      float p[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& s = accum_s[4 * j + i];
+        if constexpr (Config::kMappedScores) {
+          s = fmaf(-2, ptx::rcp_approx(1 + ptx::ex2_approx(s * params_.map_scale)), 1);
+        }
+        p[i] = ptx::ex2_approx(fmaf(s, params_.exp2_scale, -((i & 1) ? lse_pair.y : lse_pair.x)));
+        // Selected, not multiplied: a row that sees only other keys may have any lse.
+        if constexpr (kMasked) p[i] = sees(visible, 4 * j + i) ? p[i] : 0;
+        s = Config::kMappedScores ? p[i] * fmaf(-s, s, 1) : p[i];
+      }
+      frag_p[2 * j] = ptx::cvt_pair<Config::kType>(p[0], p[1]);
+      frag_p[2 * j + 1] = ptx::cvt_pair<Config::kType>(p[2], p[3]);
+    }
+  }
+
+  // dS = P (dP - delta), without the scale of q·k.
+  __device__ __forceinline__ void score_gradients(const float (&accum_s)[Config::kScoreRegisters],
+                                                  const float (&accum_dp)[Config::kScoreRegisters],
+                                                  uint32_t (&frag_ds)[Config::kFragmentRegisters], uint32_t stage) {
+    const uint32_t delta = ptx::shared_address(storage_.delta[stage]) + 8 * (lane_idx() % 4);
+#pragma unroll
+    for (int j = 0; j < Config::kBlockM / 8; ++j) {
+      const float2 delta_pair = ptx::ld_shared_v2(delta + 32 * j);
+      float ds[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        ds[i] = accum_s[4 * j + i] * (accum_dp[4 * j + i] - ((i & 1) ? delta_pair.y : delta_pair.x));
+      }
+      frag_ds[2 * j] = ptx::cvt_pair<Config::kType>(ds[0], ds[1]);
+      frag_ds[2 * j + 1] = ptx::cvt_pair<Config::kType>(ds[2], ds[3]);
+    }
+  }
+
+  // dSᵀ to shared memory as [query][key], for dQ.
+  __device__ __forceinline__ void share_score_gradients(const uint32_t (&frag_ds)[Config::kFragmentRegisters],
+                                                        uint32_t stage) {
+    const int lane = lane_idx(), matrix = lane / 8;
+    const uint32_t address = GradScoreTile::chunk_address(
+        ptx::shared_address(storage_.smem_ds[stage].bytes), 8 * (matrix / 2) + lane % 8,
+        warpgroup_idx_ * kWarpgroupRows / 8 + 2 * warp_idx() + matrix % 2);
+#pragma unroll
+    for (int j = 0; j < Config::kBlockM / 8; j += 2) {
+      ptx::stmatrix_x4_trans(address + j * 8 * kPanelRowBytes, frag_ds[2 * j], frag_ds[2 * j + 1], frag_ds[2 * j + 2],
+                             frag_ds[2 * j + 3]);
+    }
+    ptx::fence_proxy_async();
+    __syncwarp();
+    release(&storage_.bar_ds_full[stage]);
+  }
+
+  __device__ __forceinline__ int previous_row_block(const volatile AttentionBwdWork& work, int m) const {
+    const int m_first = work.m_first;
+    return m > m_first ? row_block_ - 1 : row_block_ - params_.row_blocks + work.m_last - m_first;
+  }
+
+  // Adds to the accumulator of a row block, see DqFragment; in turn with the other key blocks where the order has to be
+  // the same in every run.
+  __device__ __forceinline__ void add_dq(const volatile AttentionBwdWork& work, const float (&accum)[Config::kDqRegisters],
+                                         int row_block) {
+    int32_t* turn = nullptr;
+    if (params_.dq_turn != nullptr) {
+      turn = params_.dq_turn + Config::kConsumerWarpgroups * row_block + warpgroup_idx_;
+      await_dq_turn(turn, dq_rank(work, row_block));
+    }
+    float* target = params_.dq_accum + DqFragment<Config>::offset(row_block, warpgroup_idx_, ptx::thread_idx());
+#pragma unroll
+    for (int j = 0; j < Config::kDqRows / 8; ++j) {
+      ptx::red_add_v4(target + j * DqFragment<Config>::kStep, accum[4 * j], accum[4 * j + 1], accum[4 * j + 2],
+                      accum[4 * j + 3]);
+    }
+    if (turn != nullptr) {
+      __threadfence();
+      ptx::bar_sync(kBwdBarrierWarpgroup + warpgroup_idx_, kWarpgroupThreads);
+      if (threadIdx.x % kWarpgroupThreads == 0) ptx::st_release(turn, dq_rank(work, row_block) + 1);
+    }
+  }
+  // The last key block that sees a row block adds first: it is also the first to begin.
+  __device__ __forceinline__ int dq_rank(const volatile AttentionBwdWork& work, int row_block) const {
+    const int m = (row_block - work.row_block) % params_.row_blocks;
+    const int last_query = min((m + 1) * Config::kBlockM, work.q_len) - 1;
+    return min(work.k_len - 1, last_query + work.key_shift_high) / Config::kBlockN - work.n;
+  }
+  __device__ __forceinline__ void await_dq_turn(const int32_t* turn, int rank) {
+    if (threadIdx.x % kWarpgroupThreads == 0) {
+      while (ptx::ld_acquire(turn) != rank) {
+      }
+    }
+    ptx::bar_sync(kBwdBarrierWarpgroup + warpgroup_idx_, kWarpgroupThreads);
+  }
+
+  Storage& storage_;
+  const Params& params_;
+  const int warpgroup_idx_;
+
+  float accum_dk_[Config::kGradRegisters];
+  float accum_dv_[Config::kGradRegisters];
+  uint32_t num_steps_ = 0, num_tiles_ = 0;  // done with
+  int row_block_ = 0;                       // of the current step
+};
+
+}  // namespace warpgrad::cuda::sm90
