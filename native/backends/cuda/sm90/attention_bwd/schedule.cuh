@@ -10,7 +10,6 @@
 namespace warpgrad::cuda::sm90 {
 
 // The work of one block: kBlockN keys of one kv head against the row blocks m_first..m_last of every head of its group.
-// Of these m_full_first..m_full_last see every key; only the others need masks.
 struct AttentionBwdWork {
   int64_t key_row;  // of the block's first key in dk and dv, counted in [Hkv, D] rows
   int32_t n;        // key block; < 0: no more work
@@ -21,8 +20,9 @@ struct AttentionBwdWork {
   int32_t row_block;             // number of the first head's row block 0
   int32_t key_shift_low, key_shift_high;  // query i sees the keys i + low .. i + high
   int32_t m_first, m_last;                // m_last < m_first: no query sees these keys
-  int32_t m_full_first, m_full_last;
-  int32_t last_row_block;  // number of the last head's row block m_last
+  int32_t m_full_first, m_full_end;       // of the row blocks that see all keys; the others need masks
+  int32_t last_row_block;                 // number of the last head's row block m_last
+  int32_t head_step;                      // from past a head's last row block to the next head's first
 };
 
 // The row blocks that see a key of the block at `first_key`, and those of them that see all of it.
@@ -32,20 +32,20 @@ __device__ __forceinline__ void find_row_blocks(AttentionBwdWork& work, int firs
   const int first_query = max(0, first_key - work.key_shift_high);
   const int last_query = min(work.q_len - 1, last_key - work.key_shift_low);
   if (first_query > last_query) {
-    work.m_first = work.m_full_first = 0;
-    work.m_last = work.m_full_last = -1;
+    work.m_first = work.m_full_first = work.m_full_end = 0;
+    work.m_last = -1;
     return;
   }
   const int m_first = first_query / kBlockM, m_last = last_query / kBlockM;
   const int common_first = max(0, first_key + kBlockN - 1 - work.key_shift_high);
   const int common_end = max(0, first_key - work.key_shift_low + 1);
   const int full_first = max(m_first, (common_first + kBlockM - 1) / kBlockM);
-  const int full_last = min(m_last, common_end / kBlockM - 1);
-  const bool any_full = first_key + kBlockN <= work.k_len && full_first <= full_last;
+  const int full_end = min(m_last + 1, common_end / kBlockM);
+  const bool any_full = first_key + kBlockN <= work.k_len && full_first < full_end;
   work.m_first = m_first;
   work.m_last = m_last;
   work.m_full_first = any_full ? full_first : m_last + 1;
-  work.m_full_last = any_full ? full_last : m_last;
+  work.m_full_end = any_full ? full_end : m_last + 1;
 }
 
 // NOTE: `work` lies in shared memory and takes each value as it comes; together they would not fit the registers of the
@@ -82,6 +82,7 @@ __device__ __forceinline__ void plan_tile(const AttentionBwdKernelParams& params
   work.key_shift_high = diagonal + min(params.window_right, unbounded);
   find_row_blocks<Config::kBlockM, Config::kBlockN>(work, first_key);
   work.last_row_block = work.row_block + (params.group - 1) * params.row_blocks + work.m_last;
+  work.head_step = params.row_blocks - (work.m_last - work.m_first + 1);
 }
 
 }  // namespace warpgrad::cuda::sm90

@@ -49,7 +49,11 @@ class AttentionBwdConsumer {
       ptx::mbarrier_wait(&storage_.bar_kv_full, num_tiles_ & 1);
 #pragma unroll
       for (int i = 0; i < Config::kGradRegisters; ++i) accum_dk_[i] = accum_dv_[i] = 0;
-      if (uniform(work.m_first) <= uniform(work.m_last)) walk(work);
+      if (uniform(work.m_first) <= uniform(work.m_last)) {
+        walk(work);
+      } else {
+        release(&storage_.bar_claim);
+      }
       release(&storage_.bar_kv_empty);
       store_rows<Config>(params_, work, warpgroup_idx_, accum_dv_, 1.0f, params_.dv, params_.v_dim);
       store_rows<Config>(params_, work, warpgroup_idx_, accum_dk_, params_.scale, params_.dk, params_.qk_dim);
@@ -59,38 +63,57 @@ class AttentionBwdConsumer {
 
  private:
   // Every query of every head of the group that sees these keys.
-  // NOTE: the bounds stay in shared memory; the registers have no room for them.
   __device__ __forceinline__ void walk(const volatile AttentionBwdWork& work) {
-    int m = uniform(work.m_first);
-    row_block_ = uniform(work.row_block) + m;
-    step<true, true>(work, m);
+    row_block_ = uniform(work.row_block) + uniform(work.m_first);
 #pragma unroll 1
-    while (row_block_ != uniform(work.last_row_block)) {
-      ++m;
-      ++row_block_;
-      if (m > uniform(work.m_last)) {
-        const int first = uniform(work.m_first);
-        row_block_ += params_.row_blocks - m + first;
-        m = first;
+    while (true) {
+      walk_head(work);
+      const bool last_head = row_block_ > uniform(work.last_row_block);
+      if (last_head) release(&storage_.bar_claim);
+      float accum_dq[Config::kDqRegisters];
+      issue_dq(accum_dq);
+      ptx::wgmma_wait_group<0>();
+      ptx::pin_registers(accum_dq);
+      add_dq(work, accum_dq);
+      release(&storage_.bar_ds_empty[Stages::stage(num_steps_ - 1)]);
+      if (last_head) break;
+      row_block_ += uniform(work.head_step);
+    }
+  }
+
+  // NOTE: the bounds stay in shared memory, and what follows from them is worked out anew where a run of steps of one
+  // kind ends: the registers have no room for it.
+  __device__ __forceinline__ void walk_head(const volatile AttentionBwdWork& work) {
+    step<true, true>(work, row_block_ - uniform(work.m_first));
+    int run_end = row_block_;
+    int masked_head_block;  // the head's block 0; -1 where no mask is needed
+#pragma unroll 1
+    while (true) {
+      if (row_block_ == run_end) {
+        const int row_blocks = params_.row_blocks, base = uniform(work.row_block);
+        const int head_block = base + (row_block_ - 1 - base) / row_blocks * row_blocks;
+        const int end = head_block + uniform(work.m_last) + 1;
+        if (row_block_ == end) break;
+        const int full_first = head_block + uniform(work.m_full_first), full_end = head_block + uniform(work.m_full_end);
+        const bool masked = row_block_ < full_first || row_block_ >= full_end;
+        run_end = !masked ? full_end : row_block_ < full_first ? full_first : end;
+        masked_head_block = masked ? head_block : -1;
       }
-      if (m < uniform(work.m_full_first) || m > uniform(work.m_full_last)) {
-        step<true, false>(work, m);
+      // Hides from the compiler that this changes seldom: of two loops instead of one it makes more than registers hold.
+      asm volatile("" : "+r"(masked_head_block));
+      if (masked_head_block >= 0) {
+        step<true, false>(work, masked_head_block);
       } else {
-        step<false, false>(work, m);
+        step<false, false>(work, 0);
       }
     }
-    float accum_dq[Config::kDqRegisters];
-    issue_dq(accum_dq);
-    ptx::wgmma_wait_group<0>();
-    ptx::pin_registers(accum_dq);
-    add_dq(work, accum_dq, row_block_);
-    release(&storage_.bar_ds_empty[Stages::stage(num_steps_ - 1)]);
   }
 
   // One block of queries: S and dP, then the products that take P and dS. dQ is that of the step before, so that the
-  // warpgroups, which share dS, need not be in step; the first step of a tile has none.
+  // warpgroups, which share dS, need not be in step; the first step of a head has none.
   template <bool kMasked, bool kFirst>
-  __device__ __forceinline__ void step(const volatile AttentionBwdWork& work, int m) {
+  __device__ __forceinline__ void step(const volatile AttentionBwdWork& work, int head_block) {
+    asm volatile("" : "+r"(warpgroup_idx_));
     const uint32_t stage = Stages::stage(num_steps_), parity = Stages::parity(num_steps_);
     float accum_s[Config::kScoreRegisters], accum_dp[Config::kScoreRegisters];
     uint32_t frag_p[Config::kFragmentRegisters], frag_ds[Config::kFragmentRegisters];
@@ -103,7 +126,7 @@ class AttentionBwdConsumer {
 
     ptx::wgmma_wait_group<1>();
     ptx::pin_registers(accum_s);
-    probabilities<kMasked>(accum_s, frag_p, work, m, stage);
+    probabilities<kMasked>(accum_s, frag_p, work, head_block, stage);
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(accum_dp);
     ptx::bar_arrive(kBwdBarrierTurn + 1 - warpgroup_idx_, 2 * kWarpgroupThreads);
@@ -124,13 +147,14 @@ class AttentionBwdConsumer {
       ptx::wgmma_wait_group<1>();
       ptx::pin_registers(accum_dq);
       release(&storage_.bar_ds_empty[stage ^ 1]);
-      add_dq(work, accum_dq, previous_row_block(work, m));
+      add_dq(work, accum_dq);
     }
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(accum_dk_);
     ptx::pin_registers(frag_ds);
     release(&storage_.bar_q_empty[stage]);
     ++num_steps_;
+    ++row_block_;
   }
 
   // NOTE: read anew wherever it is used, since no register is free to keep what follows from it.
@@ -143,7 +167,7 @@ class AttentionBwdConsumer {
 
   // A slot is given back once a warp: cheaper than gathering the warpgroup for one arrival.
   __device__ __forceinline__ void release(uint64_t* barrier) {
-    if (lane_idx() == 0) ptx::mbarrier_arrive(barrier);
+    ptx::mbarrier_arrive_once(barrier);
   }
 
   // Sᵀ = K Qᵀ, dPᵀ = V dOᵀ.
@@ -221,10 +245,11 @@ class AttentionBwdConsumer {
   template <bool kMasked>
   __device__ __forceinline__ void probabilities(float (&accum_s)[Config::kScoreRegisters],
                                                 uint32_t (&frag_p)[Config::kFragmentRegisters],
-                                                const volatile AttentionBwdWork& work, int m, uint32_t stage) {
+                                                const volatile AttentionBwdWork& work, int head_block,
+                                                uint32_t stage) {
     const uint32_t lse = ptx::shared_address(storage_.lse_log2[stage]) + 8 * (lane_idx() % 4);
     VisibleQueries visible;
-    if constexpr (kMasked) visible = visible_queries(work, m);
+    if constexpr (kMasked) visible = visible_queries(work, row_block_ - head_block);
 #pragma unroll
     for (int j = 0; j < Config::kBlockM / 8; ++j) {
       const float2 lse_pair = ptx::ld_shared_v2(lse + 32 * j);
@@ -280,21 +305,15 @@ class AttentionBwdConsumer {
     release(&storage_.bar_ds_full[stage]);
   }
 
-  __device__ __forceinline__ int previous_row_block(const volatile AttentionBwdWork& work, int m) const {
-    const int m_first = work.m_first;
-    return m > m_first ? row_block_ - 1 : row_block_ - params_.row_blocks + work.m_last - m_first;
-  }
-
-  // Adds to the accumulator of a row block, see DqFragment; in turn with the other key blocks where the order has to be
+  // Adds to the accumulator of the previous step's row block, see DqFragment; in turn with the other key blocks where the order has to be
   // the same in every run.
-  __device__ __forceinline__ void add_dq(const volatile AttentionBwdWork& work, const float (&accum)[Config::kDqRegisters],
-                                         int row_block) {
+  __device__ __forceinline__ void add_dq(const volatile AttentionBwdWork& work, const float (&accum)[Config::kDqRegisters]) {
     int32_t* turn = nullptr;
     if (params_.dq_turn != nullptr) {
-      turn = params_.dq_turn + Config::kConsumerWarpgroups * row_block + warpgroup_idx_;
-      await_dq_turn(turn, dq_rank(work, row_block));
+      turn = params_.dq_turn + Config::kConsumerWarpgroups * (row_block_ - 1) + warpgroup_idx_;
+      await_dq_turn(turn, dq_rank(work));
     }
-    float* target = params_.dq_accum + DqFragment<Config>::offset(row_block, warpgroup_idx_, ptx::thread_idx());
+    float* target = params_.dq_accum + DqFragment<Config>::offset((row_block_ - 1), warpgroup_idx_, ptx::thread_idx());
 #pragma unroll
     for (int j = 0; j < Config::kDqRows / 8; ++j) {
       ptx::red_add_v4(target + j * DqFragment<Config>::kStep, accum[4 * j], accum[4 * j + 1], accum[4 * j + 2],
@@ -303,12 +322,12 @@ class AttentionBwdConsumer {
     if (turn != nullptr) {
       __threadfence();
       ptx::bar_sync(kBwdBarrierWarpgroup + warpgroup_idx_, kWarpgroupThreads);
-      if (threadIdx.x % kWarpgroupThreads == 0) ptx::st_release(turn, dq_rank(work, row_block) + 1);
+      if (threadIdx.x % kWarpgroupThreads == 0) ptx::st_release(turn, dq_rank(work) + 1);
     }
   }
   // The last key block that sees a row block adds first: it is also the first to begin.
-  __device__ __forceinline__ int dq_rank(const volatile AttentionBwdWork& work, int row_block) const {
-    const int m = (row_block - work.row_block) % params_.row_blocks;
+  __device__ __forceinline__ int dq_rank(const volatile AttentionBwdWork& work) const {
+    const int m = (row_block_ - 1 - work.row_block) % params_.row_blocks;
     const int last_query = min((m + 1) * Config::kBlockM, work.q_len) - 1;
     return min(work.k_len - 1, last_query + work.key_shift_high) / Config::kBlockN - work.n;
   }
@@ -322,12 +341,12 @@ class AttentionBwdConsumer {
 
   Storage& storage_;
   const Params& params_;
-  const int warpgroup_idx_;
+  int warpgroup_idx_;
 
   float accum_dk_[Config::kGradRegisters];
   float accum_dv_[Config::kGradRegisters];
   uint32_t num_steps_ = 0, num_tiles_ = 0;  // done with
-  int row_block_ = 0;                       // of the current step
+  int row_block_ = 0;                       // of the next step, or of this one
 };
 
 }  // namespace warpgrad::cuda::sm90

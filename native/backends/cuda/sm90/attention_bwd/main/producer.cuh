@@ -23,6 +23,9 @@ class AttentionBwdPlanner {
     for (uint32_t count = 0;; ++count) {
       const uint32_t slot = Slots::stage(count);
       ptx::mbarrier_wait(&storage_.bar_work_empty[slot], Slots::parity(count) ^ 1);
+      // Not before the consumers are nearly done with the one before: a tile claimed early is one that no idle block can
+      // take, and that others may be waiting for.
+      if (count > 0) ptx::mbarrier_wait(&storage_.bar_claim, (count - 1) & 1);
       const int tile = count == 0 ? static_cast<int>(blockIdx.x) : claim_tile();
       const bool done = tile >= params_.num_tiles;
       if (done) {

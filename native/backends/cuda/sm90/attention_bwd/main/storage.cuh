@@ -33,6 +33,7 @@ struct AttentionBwdStorage {
   uint64_t bar_d_out_full[kStages], bar_d_out_empty[kStages];  // dO and delta
   uint64_t bar_ds_full[kStages], bar_ds_empty[kStages];
   uint64_t bar_work_full[kBwdWorkSlots], bar_work_empty[kBwdWorkSlots];
+  uint64_t bar_claim;
   AttentionBwdWork work[kBwdWorkSlots];
 };
 
