@@ -8,8 +8,14 @@ namespace warpgrad::cuda::sm90 {
 
 // Query rows a step: what the registers allow beside the accumulators of dK and dV. README.md has the budget.
 constexpr int attention_bwd_block_m(int head_dim, bool map_scores) {
-  if (head_dim == 64) return map_scores ? 96 : 112;
-  return head_dim == 128 && map_scores ? 64 : 80;
+  switch (head_dim) {
+    case 64:
+      return map_scores ? 96 : 128;
+    case 96:
+      return map_scores ? 80 : 96;
+    default:  // 128
+      return map_scores ? 64 : 80;
+  }
 }
 
 // A block owns kBlockN keys, 64 for each consumer warpgroup, and walks over the queries that see them.

@@ -13,13 +13,6 @@ __device__ __forceinline__ void bar_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// threadIdx.x, read anew each time: ptxas would keep it, and what is derived from it, in registers.
-__device__ __forceinline__ int thread_idx() {
-  int index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
-}
-
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#miscellaneous-instructions-setmaxnreg
 template <int kRegisters>
 __device__ __forceinline__ void setmaxnreg_inc() {

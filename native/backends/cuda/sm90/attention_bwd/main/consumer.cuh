@@ -36,7 +36,9 @@ class AttentionBwdConsumer {
   __device__ __forceinline__ AttentionBwdConsumer(Storage& storage, const Params& params, int warpgroup_idx)
       : storage_(storage),
         params_(params),
-        warpgroup_idx_(warpgroup_idx) {}
+        warpgroup_idx_(warpgroup_idx),
+        lane_idx_(threadIdx.x % kWarpThreads),
+        warp_idx_(threadIdx.x / kWarpThreads % 4) {}
 
   __device__ __forceinline__ void run() {
     // The first turn is the first warpgroup's.
@@ -67,6 +69,7 @@ class AttentionBwdConsumer {
     row_block_ = uniform(work.row_block) + uniform(work.m_first);
 #pragma unroll 1
     while (true) {
+      const int first_row_block = row_block_;
       walk_head(work);
       const bool last_head = row_block_ > uniform(work.last_row_block);
       if (last_head) release(&storage_.bar_claim);
@@ -74,7 +77,9 @@ class AttentionBwdConsumer {
       issue_dq(accum_dq);
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum_dq);
+      if (in_turn() && row_block_ - 2 >= first_row_block) end_dq_turn(work, row_block_ - 2);
       add_dq(work, accum_dq);
+      if (in_turn()) end_dq_turn(work, row_block_ - 1);
       release(&storage_.bar_ds_empty[Stages::stage(num_steps_ - 1)]);
       if (last_head) break;
       row_block_ += uniform(work.head_step);
@@ -99,8 +104,6 @@ class AttentionBwdConsumer {
         run_end = !masked ? full_end : row_block_ < full_first ? full_first : end;
         masked_head_block = masked ? head_block : -1;
       }
-      // Hides from the compiler that this changes seldom: of two loops instead of one it makes more than registers hold.
-      asm volatile("" : "+r"(masked_head_block));
       if (masked_head_block >= 0) {
         step<true, false>(work, masked_head_block);
       } else {
@@ -113,6 +116,7 @@ class AttentionBwdConsumer {
   // warpgroups, which share dS, need not be in step; the first step of a head has none.
   template <bool kMasked, bool kFirst>
   __device__ __forceinline__ void step(const volatile AttentionBwdWork& work, int head_block) {
+    // Keeps what follows from it out of registers across steps; there are none left.
     asm volatile("" : "+r"(warpgroup_idx_));
     const uint32_t stage = Stages::stage(num_steps_), parity = Stages::parity(num_steps_);
     float accum_s[Config::kScoreRegisters], accum_dp[Config::kScoreRegisters];
@@ -123,6 +127,9 @@ class AttentionBwdConsumer {
     issue_scores(accum_s, storage_.smem_k.bytes, storage_.smem_q[0].bytes, stage);
     ptx::mbarrier_wait(&storage_.bar_d_out_full[stage], parity);
     issue_scores(accum_dp, storage_.smem_v.bytes, storage_.smem_d_out[0].bytes, stage);
+    if constexpr (!kFirst) {
+      if (in_turn() && has_pending_turn(work)) end_dq_turn(work, row_block_ - 2);
+    }
 
     ptx::wgmma_wait_group<1>();
     ptx::pin_registers(accum_s);
@@ -156,10 +163,6 @@ class AttentionBwdConsumer {
     ++num_steps_;
     ++row_block_;
   }
-
-  // NOTE: read anew wherever it is used, since no register is free to keep what follows from it.
-  __device__ __forceinline__ static int lane_idx() { return ptx::thread_idx() % kWarpThreads; }
-  __device__ __forceinline__ static int warp_idx() { return ptx::thread_idx() / kWarpThreads % 4; }
 
   // Tells ptxas that the warp agrees on the value: loop bounds from memory would make the ring counters, and with them
   // the descriptors of every product, per-thread values.
@@ -229,8 +232,8 @@ class AttentionBwdConsumer {
     bool second;  // whether there is a second key
   };
   __device__ __forceinline__ VisibleQueries visible_queries(const volatile AttentionBwdWork& work, int m) const {
-    const int lane = lane_idx(), first_query = m * Config::kBlockM + 2 * (lane % 4);
-    const int key = work.n * Config::kBlockN + warpgroup_idx_ * kWarpgroupRows + warp_idx() * 16 + lane / 4;
+    const int first_query = m * Config::kBlockM + 2 * (lane_idx_ % 4);
+    const int key = work.n * Config::kBlockN + warpgroup_idx_ * kWarpgroupRows + warp_idx_ * 16 + lane_idx_ / 4;
     const int keys_left = work.k_len - key;
     return {key - work.key_shift_high - first_query, keys_left > 0 ? key - work.key_shift_low - first_query : -9,
             keys_left > 8};
@@ -247,7 +250,7 @@ class AttentionBwdConsumer {
                                                 uint32_t (&frag_p)[Config::kFragmentRegisters],
                                                 const volatile AttentionBwdWork& work, int head_block,
                                                 uint32_t stage) {
-    const uint32_t lse = ptx::shared_address(storage_.lse_log2[stage]) + 8 * (lane_idx() % 4);
+    const uint32_t lse = ptx::shared_address(storage_.lse_log2[stage]) + 8 * (lane_idx_ % 4);
     VisibleQueries visible;
     if constexpr (kMasked) visible = visible_queries(work, row_block_ - head_block);
 #pragma unroll
@@ -274,7 +277,7 @@ class AttentionBwdConsumer {
   __device__ __forceinline__ void score_gradients(const float (&accum_s)[Config::kScoreRegisters],
                                                   const float (&accum_dp)[Config::kScoreRegisters],
                                                   uint32_t (&frag_ds)[Config::kFragmentRegisters], uint32_t stage) {
-    const uint32_t delta = ptx::shared_address(storage_.delta[stage]) + 8 * (lane_idx() % 4);
+    const uint32_t delta = ptx::shared_address(storage_.delta[stage]) + 8 * (lane_idx_ % 4);
 #pragma unroll
     for (int j = 0; j < Config::kBlockM / 8; ++j) {
       const float2 delta_pair = ptx::ld_shared_v2(delta + 32 * j);
@@ -291,10 +294,10 @@ class AttentionBwdConsumer {
   // dSᵀ to shared memory as [query][key], for dQ.
   __device__ __forceinline__ void share_score_gradients(const uint32_t (&frag_ds)[Config::kFragmentRegisters],
                                                         uint32_t stage) {
-    const int lane = lane_idx(), matrix = lane / 8;
+    const int matrix = lane_idx_ / 8;
     const uint32_t address = GradScoreTile::chunk_address(
-        ptx::shared_address(storage_.smem_ds[stage].bytes), 8 * (matrix / 2) + lane % 8,
-        warpgroup_idx_ * kWarpgroupRows / 8 + 2 * warp_idx() + matrix % 2);
+        ptx::shared_address(storage_.smem_ds[stage].bytes), 8 * (matrix / 2) + lane_idx_ % 8,
+        warpgroup_idx_ * kWarpgroupRows / 8 + 2 * warp_idx_ + matrix % 2);
 #pragma unroll
     for (int j = 0; j < Config::kBlockM / 8; j += 2) {
       ptx::stmatrix_x4_trans(address + j * 8 * kPanelRowBytes, frag_ds[2 * j], frag_ds[2 * j + 1], frag_ds[2 * j + 2],
@@ -305,43 +308,52 @@ class AttentionBwdConsumer {
     release(&storage_.bar_ds_full[stage]);
   }
 
-  // Adds to the accumulator of the previous step's row block, see DqFragment; in turn with the other key blocks where the order has to be
-  // the same in every run.
-  __device__ __forceinline__ void add_dq(const volatile AttentionBwdWork& work, const float (&accum)[Config::kDqRegisters]) {
-    int32_t* turn = nullptr;
-    if (params_.dq_turn != nullptr) {
-      turn = params_.dq_turn + Config::kConsumerWarpgroups * (row_block_ - 1) + warpgroup_idx_;
-      await_dq_turn(turn, dq_rank(work));
-    }
-    float* target = params_.dq_accum + DqFragment<Config>::offset((row_block_ - 1), warpgroup_idx_, ptx::thread_idx());
+  // Adds to the accumulator of the previous step's row block, see DqFragment.
+  __device__ __forceinline__ void add_dq(const volatile AttentionBwdWork& work,
+                                         const float (&accum)[Config::kDqRegisters]) {
+    if (in_turn()) await_dq_turn(work, row_block_ - 1);
+    float* target = params_.dq_accum + DqFragment<Config>::offset(row_block_ - 1, warpgroup_idx_, threadIdx.x);
 #pragma unroll
     for (int j = 0; j < Config::kDqRows / 8; ++j) {
       ptx::red_add_v4(target + j * DqFragment<Config>::kStep, accum[4 * j], accum[4 * j + 1], accum[4 * j + 2],
                       accum[4 * j + 3]);
     }
-    if (turn != nullptr) {
-      __threadfence();
-      ptx::bar_sync(kBwdBarrierWarpgroup + warpgroup_idx_, kWarpgroupThreads);
-      if (threadIdx.x % kWarpgroupThreads == 0) ptx::st_release(turn, dq_rank(work) + 1);
-    }
   }
-  // The last key block that sees a row block adds first: it is also the first to begin.
-  __device__ __forceinline__ int dq_rank(const volatile AttentionBwdWork& work) const {
-    const int m = (row_block_ - 1 - work.row_block) % params_.row_blocks;
+
+  // Where the order of the additions has to be the same in every run, the key blocks add in turn. The last one that sees
+  // the row block is the first to add: it is also the first to begin. A turn is ended a step later, when the additions
+  // have long arrived and the fence has nothing to wait for.
+  __device__ __forceinline__ bool in_turn() const { return params_.dq_turn != nullptr; }
+  __device__ __forceinline__ int32_t* dq_turn(int row_block) const {
+    return params_.dq_turn + Config::kConsumerWarpgroups * row_block + warpgroup_idx_;
+  }
+  __device__ __forceinline__ int dq_rank(const volatile AttentionBwdWork& work, int row_block) const {
+    const int m = (row_block - work.row_block) % params_.row_blocks;
     const int last_query = min((m + 1) * Config::kBlockM, work.q_len) - 1;
     return min(work.k_len - 1, last_query + work.key_shift_high) / Config::kBlockN - work.n;
   }
-  __device__ __forceinline__ void await_dq_turn(const int32_t* turn, int rank) {
+  // Whether the step before the previous one belongs to the same head.
+  __device__ __forceinline__ bool has_pending_turn(const volatile AttentionBwdWork& work) const {
+    return (row_block_ - work.row_block) % params_.row_blocks >= work.m_first + 2;
+  }
+  __device__ __forceinline__ void await_dq_turn(const volatile AttentionBwdWork& work, int row_block) {
     if (threadIdx.x % kWarpgroupThreads == 0) {
-      while (ptx::ld_acquire(turn) != rank) {
+      const int rank = dq_rank(work, row_block);
+      while (ptx::ld_acquire(dq_turn(row_block)) != rank) {
       }
     }
     ptx::bar_sync(kBwdBarrierWarpgroup + warpgroup_idx_, kWarpgroupThreads);
+  }
+  __device__ __forceinline__ void end_dq_turn(const volatile AttentionBwdWork& work, int row_block) {
+    __threadfence();
+    ptx::bar_sync(kBwdBarrierWarpgroup + warpgroup_idx_, kWarpgroupThreads);
+    if (threadIdx.x % kWarpgroupThreads == 0) ptx::st_release(dq_turn(row_block), dq_rank(work, row_block) + 1);
   }
 
   Storage& storage_;
   const Params& params_;
   int warpgroup_idx_;
+  const int lane_idx_, warp_idx_;
 
   float accum_dk_[Config::kGradRegisters];
   float accum_dv_[Config::kGradRegisters];
