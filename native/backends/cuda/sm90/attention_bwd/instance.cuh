@@ -14,7 +14,7 @@ cudaError_t run_attention_bwd(const AttentionBwdLaunch& launch, cudaStream_t str
   // Once a context would do; that takes longer to remember than to repeat.
   const cudaError_t status = cudaFuncSetAttribute(main, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
-  constexpr int kRowThreads = Config::kHeadDim <= 64 ? 8 : 16;  // 8 columns each
+  constexpr int kRowThreads = Config::kVDim <= 64 ? 8 : Config::kVDim <= 128 ? 16 : 32;  // 8 columns each
   attention_bwd_preprocess_kernel<Config::kType, kRowThreads>
       <<<launch.row_blocks, kPreprocessThreads, 0, stream>>>(launch.preprocess);
   main<<<launch.main_blocks, Config::kThreads, kBytes, stream>>>(launch.main);

@@ -12,9 +12,9 @@ namespace warpgrad::cuda::sm90 {
 // A row of the dispatch table.
 struct AttentionBwdKernel {
   DType dtype;
-  int head_dim;  // the largest; smaller ones are filled with zeros
+  int qk_dim, v_dim;  // the largest head dimensions; smaller ones are filled with zeros
   bool mapped_scores;
-  int block_m, block_n;
+  int block_m, block_n, dq_parts;
   int64_t block_floats;  // of one row block's accumulator of dQ
   cudaError_t (*run)(const AttentionBwdLaunch& launch, cudaStream_t stream);
 };

@@ -1,28 +1,34 @@
 #pragma once
 
-#include "backends/cuda/sm90/attention_bwd/main/consumer.cuh"
+#include "backends/cuda/sm90/attention_bwd/main/by_keys.cuh"
+#include "backends/cuda/sm90/attention_bwd/main/by_role.cuh"
 #include "backends/cuda/sm90/attention_bwd/main/producer.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 __device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& storage) {
-  constexpr int kWarps = Config::kConsumerWarps;
+  // Arrivals are counted in warps: of all consumers, of those that read Q or dO, that write dS, that read it.
+  constexpr int kWarpgroupWarps = kWarpgroupThreads / kWarpThreads;
+  constexpr int kConsumers = Config::kConsumerWarpgroups * kWarpgroupWarps;
+  constexpr int kTwo = 2 * kWarpgroupWarps;
   ptx::mbarrier_init(&storage.bar_kv_full, 1);
-  ptx::mbarrier_init(&storage.bar_kv_empty, kWarps);
+  ptx::mbarrier_init(&storage.bar_kv_empty, kConsumers);
   for (int i = 0; i < Config::kStages; ++i) {
     ptx::mbarrier_init(&storage.bar_q_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_q_empty[i], kWarps);
+    ptx::mbarrier_init(&storage.bar_q_empty[i], kTwo);
     ptx::mbarrier_init(&storage.bar_d_out_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_d_out_empty[i], kWarps);
-    ptx::mbarrier_init(&storage.bar_ds_full[i], kWarps);
-    ptx::mbarrier_init(&storage.bar_ds_empty[i], kWarps);
+    ptx::mbarrier_init(&storage.bar_d_out_empty[i], kTwo);
+    ptx::mbarrier_init(&storage.bar_ds_full[i], Config::kByKeys ? kTwo : kWarpgroupWarps);
+    ptx::mbarrier_init(&storage.bar_ds_empty[i], kTwo);
+    ptx::mbarrier_init(&storage.bar_p_full[i], kWarpgroupWarps);
+    ptx::mbarrier_init(&storage.bar_p_empty[i], kWarpgroupWarps);
   }
   for (int i = 0; i < kBwdWorkSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_work_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_work_empty[i], kWarps + 1);  // and the producer
+    ptx::mbarrier_init(&storage.bar_work_empty[i], kConsumers + 1);  // and the producer
   }
-  ptx::mbarrier_init(&storage.bar_claim, kWarps);
+  ptx::mbarrier_init(&storage.bar_claim, Config::kByKeys ? kTwo : kWarpgroupWarps);
   ptx::fence_mbarrier_init();
 }
 
@@ -51,9 +57,18 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     } else if (threadIdx.x / kWarpThreads == 1) {
       AttentionBwdPlanner<Config>(storage, params).run();
     }
+  } else if constexpr (Config::kByKeys) {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    AttentionBwdByKeys<Config>(storage, params, warpgroup_idx - 1).run();
+  } else if (warpgroup_idx == 1) {
+    ptx::setmaxnreg_dec<Config::kScoresRegisters>();
+    AttentionBwdScores<Config>(storage, params).run();
+  } else if (warpgroup_idx == 2) {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    AttentionBwdGradient<Config, true>(storage, params).run();
   } else {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
-    AttentionBwdConsumer<Config>(storage, params, warpgroup_idx - 1).run();
+    AttentionBwdGradient<Config, false>(storage, params).run();
   }
 #endif
 }

@@ -74,8 +74,6 @@ class AttentionBwdProducer {
   using Storage = AttentionBwdStorage<Config>;
   using Stages = Ring<Config::kStages>;
   using Slots = Ring<kBwdWorkSlots>;
-  using QueryTile = typename Config::QueryTile;
-  using KeyTile = typename Config::KeyTile;
 
   __device__ __forceinline__ AttentionBwdProducer(Storage& storage, const Params& params)
       : storage_(storage), params_(params) {}
@@ -112,38 +110,45 @@ class AttentionBwdProducer {
     const int q_head = work.kv_head * params_.group + head;
 
     ptx::mbarrier_wait(&storage_.bar_q_empty[stage], free_parity);
-    load_operand(storage_.smem_q[stage].bytes, params_.tensor_map_q, row, q_head, work.q_batch, storage_.lse_log2[stage],
-                 params_.lse_log2 + first_row, &storage_.bar_q_full[stage]);
+    load_operand<typename Config::QueryTile>(storage_.smem_q[stage].bytes, params_.tensor_map_q, row, q_head,
+                                             work.q_batch, storage_.lse_log2[stage], params_.lse_log2 + first_row,
+                                             &storage_.bar_q_full[stage]);
     ptx::mbarrier_wait(&storage_.bar_d_out_empty[stage], free_parity);
-    load_operand(storage_.smem_d_out[stage].bytes, params_.tensor_map_d_out, row, q_head, work.q_batch,
-                 storage_.delta[stage], params_.delta + first_row, &storage_.bar_d_out_full[stage]);
+    load_operand<typename Config::OutTile>(storage_.smem_d_out[stage].bytes, params_.tensor_map_d_out, row, q_head,
+                                           work.q_batch, storage_.delta[stage], params_.delta + first_row,
+                                           &storage_.bar_d_out_full[stage]);
     ++num_steps_;
   }
 
   // Rows of Q or dO with the number that goes with each.
+  template <class Tile>
   __device__ __forceinline__ void load_operand(uint8_t* smem, const CUtensorMap& map, int row, int head, int batch,
                                                float* smem_values, const float* values, uint64_t* full) {
     constexpr uint32_t kValueBytes = Config::kBlockM * sizeof(float);
-    ptx::mbarrier_arrive_expect_tx(full, QueryTile::kBytes + kValueBytes);
-#pragma unroll
-    for (int panel = 0; panel < QueryTile::kPanels; ++panel) {
-      ptx::tensor_load(smem + panel * QueryTile::kPanelBytes, map,
-                       {panel * kPanelColumns, row, head, batch, params_.wrap}, full);
-    }
+    ptx::mbarrier_arrive_expect_tx(full, Tile::kBytes + kValueBytes);
+    load_panels<Tile>(smem, map, row, head, batch, full);
     ptx::bulk_load(smem_values, values, kValueBytes, full);
   }
 
   __device__ __forceinline__ void load_keys(const AttentionBwdWork& work) {
+    using KeyTile = typename Config::KeyTile;
+    using ValueTile = typename Config::ValueTile;
     ptx::mbarrier_wait(&storage_.bar_kv_empty, (num_tiles_ & 1) ^ 1);
-    ptx::mbarrier_arrive_expect_tx(&storage_.bar_kv_full, 2 * KeyTile::kBytes);
+    ptx::mbarrier_arrive_expect_tx(&storage_.bar_kv_full, KeyTile::kBytes + ValueTile::kBytes);
     const int row = work.k_row_shift + work.n * Config::kBlockN;
+    load_panels<KeyTile>(storage_.smem_k.bytes, params_.tensor_map_k, row, work.kv_head, work.k_batch,
+                         &storage_.bar_kv_full);
+    load_panels<ValueTile>(storage_.smem_v.bytes, params_.tensor_map_v, row, work.kv_head, work.k_batch,
+                           &storage_.bar_kv_full);
+  }
+
+  template <class Tile>
+  __device__ __forceinline__ void load_panels(uint8_t* smem, const CUtensorMap& map, int row, int head, int batch,
+                                              uint64_t* full) {
 #pragma unroll
-    for (int panel = 0; panel < KeyTile::kPanels; ++panel) {
-      const int32_t coords[5] = {panel * kPanelColumns, row, work.kv_head, work.k_batch, params_.wrap};
-      ptx::tensor_load(storage_.smem_k.bytes + panel * KeyTile::kPanelBytes, params_.tensor_map_k, coords,
-                       &storage_.bar_kv_full);
-      ptx::tensor_load(storage_.smem_v.bytes + panel * KeyTile::kPanelBytes, params_.tensor_map_v, coords,
-                       &storage_.bar_kv_full);
+    for (int panel = 0; panel < Tile::kPanels; ++panel) {
+      ptx::tensor_load(smem + panel * Tile::kPanelBytes, map, {panel * kPanelColumns, row, head, batch, params_.wrap},
+                       full);
     }
   }
 

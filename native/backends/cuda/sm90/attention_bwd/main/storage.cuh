@@ -9,22 +9,28 @@ namespace warpgrad::cuda::sm90 {
 
 constexpr int kBwdWorkSlots = 2;  // the producer may be a tile ahead of the consumers
 
+template <class Tile>
+struct alignas(kSwizzleAtomBytes) SmemTile {
+  uint8_t bytes[Tile::kBytes];
+};
+template <int kCount, class Tile>
+struct SmemTiles {
+  SmemTile<Tile> tiles[kCount];
+};
+template <class Tile>
+struct SmemTiles<0, Tile> {};
+
 template <class Config>
 struct AttentionBwdStorage {
   static constexpr int kStages = Config::kStages;
-  struct alignas(kSwizzleAtomBytes) Keys {
-    uint8_t bytes[Config::KeyTile::kBytes];
-  };
-  struct alignas(kSwizzleAtomBytes) Queries {
-    uint8_t bytes[Config::QueryTile::kBytes];
-  };
-  struct alignas(kSwizzleAtomBytes) GradScores {
-    uint8_t bytes[Config::GradScoreTile::kBytes];
-  };
+  using Scores = SmemTile<typename Config::ScoreTile>;
 
-  Keys smem_k, smem_v;
-  Queries smem_q[kStages], smem_d_out[kStages];
-  GradScores smem_ds[kStages];
+  SmemTile<typename Config::KeyTile> smem_k;
+  SmemTile<typename Config::ValueTile> smem_v;
+  SmemTile<typename Config::QueryTile> smem_q[kStages];
+  SmemTile<typename Config::OutTile> smem_d_out[kStages];
+  Scores smem_ds[kStages];
+  SmemTiles<Config::kByKeys ? 0 : kStages, typename Config::ScoreTile> smem_p;  // by keys, P stays in registers
   alignas(16) float lse_log2[kStages][Config::kBlockM];
   alignas(16) float delta[kStages][Config::kBlockM];
 
@@ -32,6 +38,7 @@ struct AttentionBwdStorage {
   uint64_t bar_q_full[kStages], bar_q_empty[kStages];          // Q and lse
   uint64_t bar_d_out_full[kStages], bar_d_out_empty[kStages];  // dO and delta
   uint64_t bar_ds_full[kStages], bar_ds_empty[kStages];
+  uint64_t bar_p_full[kStages], bar_p_empty[kStages];
   uint64_t bar_work_full[kBwdWorkSlots], bar_work_empty[kBwdWorkSlots];
   uint64_t bar_claim;
   AttentionBwdWork work[kBwdWorkSlots];
@@ -40,7 +47,7 @@ struct AttentionBwdStorage {
 // Named barrier 0 is __syncthreads'.
 enum AttentionBwdBarrier : int {
   kBwdBarrierTurn = 1,       // + warpgroup: its turn to issue S and dP
-  kBwdBarrierWarpgroup = 3,  // + warpgroup: its 128 threads, around a turn to add to dQ
+  kBwdBarrierWarpgroup = 3,  // + part of dQ: the 128 threads of its warpgroup, around a turn to add
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -10,7 +10,7 @@
 namespace warpgrad::cuda::sm90 {
 
 template <class Config>
-constexpr int kPostprocessThreads = Config::kConsumerWarpgroups * kWarpgroupThreads;
+constexpr int kPostprocessThreads = Config::kDqParts * kWarpgroupThreads;
 
 // dQ of one row block: from the order of the fragments, by way of shared memory, to rows of 16-bit elements.
 template <class Config>
@@ -24,21 +24,20 @@ __global__ void __launch_bounds__(kPostprocessThreads<Config>)
   const AttentionBwdRowBlock block = find_row_block(params.rows, row_block);
   if (block.num_rows == 0) return;
 
-  const int warpgroup_idx = threadIdx.x / kWarpgroupThreads, lane_idx = threadIdx.x % kWarpThreads;
-  const float* accum = params.dq_accum + Fragment::offset(row_block, warpgroup_idx, threadIdx.x);
-  const bool split_rows = Config::kDqPanels == 1;
-  const int first_row = (split_rows ? warpgroup_idx * Config::kDqRows : 0) + 2 * (lane_idx % 4);
-  const int column = (split_rows ? 0 : warpgroup_idx * kPanelColumns) + threadIdx.x / kWarpThreads % 4 * 16 + lane_idx / 4;
+  const int part = threadIdx.x / kWarpgroupThreads;
+  const float* accum = params.dq_accum + Fragment::offset(row_block, part, threadIdx.x);
 #pragma unroll
-  for (int j = 0; j < Config::kDqRows / 8; ++j) {
-    const float4 value = *reinterpret_cast<const float4*>(accum + j * Fragment::kStep);
+  for (int i = 0; i < Fragment::kSteps; ++i) {
+    const float4 value = *reinterpret_cast<const float4*>(accum + i * Fragment::kStep);
     const uint32_t first = ptx::cvt_pair<Config::kType>(value.x * params.scale, value.y * params.scale);
-    const uint32_t second = ptx::cvt_pair<Config::kType>(value.z * params.scale, value.w * params.scale);
-    uint16_t* target = tile + (first_row + 8 * j) * kPitch + column;
+    const uint32_t third = ptx::cvt_pair<Config::kType>(value.z * params.scale, value.w * params.scale);
+    constexpr int kSecond = Fragment::kSecondRow * kPitch + Fragment::kSecondColumn;
+    constexpr int kThird = Fragment::kThirdRow * kPitch + Fragment::kThirdColumn;
+    uint16_t* target = tile + Fragment::row(part, i, threadIdx.x) * kPitch + Fragment::column(part, i, threadIdx.x);
     target[0] = static_cast<uint16_t>(first);
-    target[kPitch] = static_cast<uint16_t>(first >> 16);
-    target[8] = static_cast<uint16_t>(second);
-    target[kPitch + 8] = static_cast<uint16_t>(second >> 16);
+    target[kSecond] = static_cast<uint16_t>(first >> 16);
+    target[kThird] = static_cast<uint16_t>(third);
+    target[kSecond + kThird] = static_cast<uint16_t>(third >> 16);
   }
   __syncthreads();
   const int chunks = params.qk_dim / 8;

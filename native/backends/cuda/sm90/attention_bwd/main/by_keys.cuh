@@ -2,11 +2,10 @@
 
 #include <cstdint>
 
-#include "backends/cuda/sm90/attention_bwd/dq_fragment.cuh"
+#include "backends/cuda/sm90/attention_bwd/main/dq_adder.cuh"
 #include "backends/cuda/sm90/attention_bwd/main/epilogue.cuh"
 #include "backends/cuda/sm90/attention_bwd/main/storage.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
-#include "backends/cuda/sm90/ptx/global_memory.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
 #include "backends/cuda/sm90/ptx/mbarrier.cuh"
@@ -20,7 +19,7 @@ namespace warpgrad::cuda::sm90 {
 // two keys lane / 4 and lane / 4 + 8 of its warp's sixteen, the queries 8 j + 2 (lane % 4) + {0, 1}: elements
 // 4 j + {0, 1} and 4 j + {2, 3}. README.md draws the order of its work.
 template <class Config>
-class AttentionBwdConsumer {
+class AttentionBwdByKeys {
  public:
   using Params = AttentionBwdKernelParams;
   using Storage = AttentionBwdStorage<Config>;
@@ -28,12 +27,13 @@ class AttentionBwdConsumer {
   using Slots = Ring<kBwdWorkSlots>;
   using QueryTile = typename Config::QueryTile;
   using KeyTile = typename Config::KeyTile;
-  using GradScoreTile = typename Config::GradScoreTile;
+  using ScoreTile = typename Config::ScoreTile;
+  static constexpr int kGradRegisters = Config::kQkDim / 2;  // float32, 64 keys x kQkDim
   using ScoreProduct = ptx::Wgmma<Config::kType, Config::kBlockM>;
   using DqProduct = ptx::Wgmma<Config::kType, Config::kDqRows>;
-  using GradProduct = ptx::Wgmma<Config::kType, Config::kHeadDim>;
+  using GradProduct = ptx::Wgmma<Config::kType, Config::kQkDim>;
 
-  __device__ __forceinline__ AttentionBwdConsumer(Storage& storage, const Params& params, int warpgroup_idx)
+  __device__ __forceinline__ AttentionBwdByKeys(Storage& storage, const Params& params, int warpgroup_idx)
       : storage_(storage),
         params_(params),
         warpgroup_idx_(warpgroup_idx),
@@ -50,15 +50,15 @@ class AttentionBwdConsumer {
       if (uniform(work.n) < 0) break;
       ptx::mbarrier_wait(&storage_.bar_kv_full, num_tiles_ & 1);
 #pragma unroll
-      for (int i = 0; i < Config::kGradRegisters; ++i) accum_dk_[i] = accum_dv_[i] = 0;
+      for (int i = 0; i < kGradRegisters; ++i) accum_dk_[i] = accum_dv_[i] = 0;
       if (uniform(work.m_first) <= uniform(work.m_last)) {
         walk(work);
       } else {
         release(&storage_.bar_claim);
       }
       release(&storage_.bar_kv_empty);
-      store_rows<Config>(params_, work, warpgroup_idx_, accum_dv_, 1.0f, params_.dv, params_.v_dim);
-      store_rows<Config>(params_, work, warpgroup_idx_, accum_dk_, params_.scale, params_.dk, params_.qk_dim);
+      store_rows<Config>(params_, work, warpgroup_idx_ * kWarpgroupRows, accum_dv_, 1.0f, params_.dv, params_.v_dim);
+      store_rows<Config>(params_, work, warpgroup_idx_ * kWarpgroupRows, accum_dk_, params_.scale, params_.dk, params_.qk_dim);
       release(&storage_.bar_work_empty[slot]);
     }
   }
@@ -77,9 +77,10 @@ class AttentionBwdConsumer {
       issue_dq(accum_dq);
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum_dq);
-      if (in_turn() && row_block_ - 2 >= first_row_block) end_dq_turn(work, row_block_ - 2);
-      add_dq(work, accum_dq);
-      if (in_turn()) end_dq_turn(work, row_block_ - 1);
+      const DqAdder<Config> dq(params_, work, warpgroup_idx_);
+      if (dq.in_turn() && row_block_ - 2 >= first_row_block) dq.end_turn(row_block_ - 2);
+      dq.add(accum_dq, row_block_ - 1);
+      if (dq.in_turn()) dq.end_turn(row_block_ - 1);
       release(&storage_.bar_ds_empty[Stages::stage(num_steps_ - 1)]);
       if (last_head) break;
       row_block_ += uniform(work.head_step);
@@ -128,7 +129,8 @@ class AttentionBwdConsumer {
     ptx::mbarrier_wait(&storage_.bar_d_out_full[stage], parity);
     issue_scores(accum_dp, storage_.smem_v.bytes, storage_.smem_d_out[0].bytes, stage);
     if constexpr (!kFirst) {
-      if (in_turn() && has_pending_turn(work)) end_dq_turn(work, row_block_ - 2);
+      const DqAdder<Config> dq(params_, work, warpgroup_idx_);
+      if (dq.in_turn() && dq.has_pending_turn(row_block_)) dq.end_turn(row_block_ - 2);
     }
 
     ptx::wgmma_wait_group<1>();
@@ -154,7 +156,7 @@ class AttentionBwdConsumer {
       ptx::wgmma_wait_group<1>();
       ptx::pin_registers(accum_dq);
       release(&storage_.bar_ds_empty[stage ^ 1]);
-      add_dq(work, accum_dq);
+      DqAdder<Config>(params_, work, warpgroup_idx_).add(accum_dq, row_block_ - 1);
     }
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(accum_dk_);
@@ -183,7 +185,7 @@ class AttentionBwdConsumer {
     ptx::pin_registers(accum);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < Config::kHeadDim / 16; ++k) {
+    for (int k = 0; k < Config::kQkDim / 16; ++k) {
       ScoreProduct::template ss<0, 0>(accum, a + KeyTile::inner_columns_step(k), b + QueryTile::inner_columns_step(k),
                                       k > 0);
     }
@@ -191,7 +193,7 @@ class AttentionBwdConsumer {
   }
 
   // dV += Pᵀ dO, dK += dSᵀ Q, the left operand from registers.
-  __device__ __forceinline__ void issue_gradient(float (&accum)[Config::kGradRegisters],
+  __device__ __forceinline__ void issue_gradient(float (&accum)[kGradRegisters],
                                                  uint32_t (&frag)[Config::kFragmentRegisters], const uint8_t* queries,
                                                  uint32_t stage) {
     const uint64_t b = QueryTile::inner_rows_descriptor(ptx::shared_address(queries)) + stage * QueryTile::kStageStep;
@@ -209,17 +211,16 @@ class AttentionBwdConsumer {
   __device__ __forceinline__ void issue_dq(float (&accum)[Config::kDqRegisters]) {
     const uint32_t count = num_steps_ - 1, stage = Stages::stage(count);
     ptx::mbarrier_wait(&storage_.bar_ds_full[stage], Stages::parity(count));
-    constexpr bool kSplitRows = Config::kDqRows < Config::kBlockM;
     const uint64_t a = KeyTile::inner_rows_descriptor(ptx::shared_address(storage_.smem_k.bytes)) +
-                       (kSplitRows ? 0 : warpgroup_idx_ * KeyTile::kPanelStep);
-    const uint64_t b = GradScoreTile::inner_columns_descriptor(ptx::shared_address(storage_.smem_ds[0].bytes)) +
-                       stage * GradScoreTile::kStageStep +
-                       (kSplitRows ? warpgroup_idx_ * GradScoreTile::rows_step(Config::kDqRows) : 0);
+                       (Config::kDqSplitRows ? 0 : warpgroup_idx_ * KeyTile::kPanelStep);
+    const uint64_t b = ScoreTile::inner_columns_descriptor(ptx::shared_address(storage_.smem_ds[0].bytes)) +
+                       stage * ScoreTile::kStageStep +
+                       (Config::kDqSplitRows ? warpgroup_idx_ * ScoreTile::rows_step(Config::kDqRows) : 0);
     ptx::pin_registers(accum);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Config::kBlockN / 16; ++k) {
-      DqProduct::template ss<1, 0>(accum, a + KeyTile::inner_rows_step(k), b + GradScoreTile::inner_columns_step(k),
+      DqProduct::template ss<1, 0>(accum, a + KeyTile::inner_rows_step(k), b + ScoreTile::inner_columns_step(k),
                                    k > 0);
     }
     ptx::wgmma_commit_group();
@@ -295,7 +296,7 @@ class AttentionBwdConsumer {
   __device__ __forceinline__ void share_score_gradients(const uint32_t (&frag_ds)[Config::kFragmentRegisters],
                                                         uint32_t stage) {
     const int matrix = lane_idx_ / 8;
-    const uint32_t address = GradScoreTile::chunk_address(
+    const uint32_t address = ScoreTile::chunk_address(
         ptx::shared_address(storage_.smem_ds[stage].bytes), 8 * (matrix / 2) + lane_idx_ % 8,
         warpgroup_idx_ * kWarpgroupRows / 8 + 2 * warp_idx_ + matrix % 2);
 #pragma unroll
@@ -308,55 +309,13 @@ class AttentionBwdConsumer {
     release(&storage_.bar_ds_full[stage]);
   }
 
-  // Adds to the accumulator of the previous step's row block, see DqFragment.
-  __device__ __forceinline__ void add_dq(const volatile AttentionBwdWork& work,
-                                         const float (&accum)[Config::kDqRegisters]) {
-    if (in_turn()) await_dq_turn(work, row_block_ - 1);
-    float* target = params_.dq_accum + DqFragment<Config>::offset(row_block_ - 1, warpgroup_idx_, threadIdx.x);
-#pragma unroll
-    for (int j = 0; j < Config::kDqRows / 8; ++j) {
-      ptx::red_add_v4(target + j * DqFragment<Config>::kStep, accum[4 * j], accum[4 * j + 1], accum[4 * j + 2],
-                      accum[4 * j + 3]);
-    }
-  }
-
-  // Where the order of the additions has to be the same in every run, the key blocks add in turn. The last one that sees
-  // the row block is the first to add: it is also the first to begin. A turn is ended a step later, when the additions
-  // have long arrived and the fence has nothing to wait for.
-  __device__ __forceinline__ bool in_turn() const { return params_.dq_turn != nullptr; }
-  __device__ __forceinline__ int32_t* dq_turn(int row_block) const {
-    return params_.dq_turn + Config::kConsumerWarpgroups * row_block + warpgroup_idx_;
-  }
-  __device__ __forceinline__ int dq_rank(const volatile AttentionBwdWork& work, int row_block) const {
-    const int m = (row_block - work.row_block) % params_.row_blocks;
-    const int last_query = min((m + 1) * Config::kBlockM, work.q_len) - 1;
-    return min(work.k_len - 1, last_query + work.key_shift_high) / Config::kBlockN - work.n;
-  }
-  // Whether the step before the previous one belongs to the same head.
-  __device__ __forceinline__ bool has_pending_turn(const volatile AttentionBwdWork& work) const {
-    return (row_block_ - work.row_block) % params_.row_blocks >= work.m_first + 2;
-  }
-  __device__ __forceinline__ void await_dq_turn(const volatile AttentionBwdWork& work, int row_block) {
-    if (threadIdx.x % kWarpgroupThreads == 0) {
-      const int rank = dq_rank(work, row_block);
-      while (ptx::ld_acquire(dq_turn(row_block)) != rank) {
-      }
-    }
-    ptx::bar_sync(kBwdBarrierWarpgroup + warpgroup_idx_, kWarpgroupThreads);
-  }
-  __device__ __forceinline__ void end_dq_turn(const volatile AttentionBwdWork& work, int row_block) {
-    __threadfence();
-    ptx::bar_sync(kBwdBarrierWarpgroup + warpgroup_idx_, kWarpgroupThreads);
-    if (threadIdx.x % kWarpgroupThreads == 0) ptx::st_release(dq_turn(row_block), dq_rank(work, row_block) + 1);
-  }
-
   Storage& storage_;
   const Params& params_;
   int warpgroup_idx_;
   const int lane_idx_, warp_idx_;
 
-  float accum_dk_[Config::kGradRegisters];
-  float accum_dv_[Config::kGradRegisters];
+  float accum_dk_[kGradRegisters];
+  float accum_dv_[kGradRegisters];
   uint32_t num_steps_ = 0, num_tiles_ = 0;  // done with
   int row_block_ = 0;                       // of the next step, or of this one
 };
