@@ -13,6 +13,7 @@ constexpr int64_t kMaxLength = int64_t{1} << 29;     // keeps positions of any b
 constexpr int64_t kSectionBytes = 32 * 1024 * 1024;  // of the rows of Q, dO and dQ that the L2 cache keeps for a section
 constexpr int64_t kElementBytes = 2;
 constexpr size_t kAlignment = 256;
+constexpr int64_t kMultiprocessors = 132;  // of an H100 or H200; others only lose some speed
 
 int64_t div_up(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -59,14 +60,21 @@ class Planner {
     result.k_start = static_cast<int32_t>(k_start);
     result.k_len = static_cast<int32_t>(k_len);
     result.key_blocks = static_cast<int32_t>(div_up(k_len, plan_.kernel->block_n));
-    // Where the first keys are seen by the most queries, many heads at once make room to start with the longest tiles;
-    // else one kv head after the other keeps its rows in the cache.
-    const bool uneven = options_.window_right < k_len && options_.window_left >= k_len && !params_.deterministic;
-    const int64_t row_bytes = kElementBytes * (q_.dim + v_.dim) + static_cast<int64_t>(sizeof(float)) * q_.dim;
-    const int64_t head_bytes = std::max<int64_t>(q_len * (q_.heads / k_.heads) * row_bytes, 1);
-    result.heads_per_section = static_cast<int32_t>(
-        uneven ? std::clamp<int64_t>(kSectionBytes / head_bytes, 1, k_.batches * k_.heads) : 1);
+    result.heads_per_section = static_cast<int32_t>(std::clamp<int64_t>(
+        section_heads(q_len, k_len, result.key_blocks), 1, k_.batches * k_.heads));
     return result;
+  }
+
+  // How many kv heads are worked on side by side, key block by key block.
+  int64_t section_heads(int64_t q_len, int64_t k_len, int64_t key_blocks) const {
+    // In turn, as many as run at once, so that the key blocks of a head begin one after the other, as their turns come.
+    if (params_.deterministic) return div_up(kMultiprocessors, std::max<int64_t>(key_blocks, 1));
+    // Where the first keys are seen by the most queries, many, to make room to start with the longest tiles; else one
+    // after the other, which keeps its rows in the cache.
+    const bool uneven = options_.window_right < k_len && options_.window_left >= k_len;
+    if (!uneven) return 1;
+    const int64_t row_bytes = kElementBytes * (q_.dim + v_.dim) + static_cast<int64_t>(sizeof(float)) * q_.dim;
+    return kSectionBytes / std::max<int64_t>(q_len * (q_.heads / k_.heads) * row_bytes, 1);
   }
 
   void add(AttentionBwdSequence& sequence) {

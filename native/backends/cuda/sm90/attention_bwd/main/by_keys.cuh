@@ -69,7 +69,6 @@ class AttentionBwdByKeys {
     row_block_ = uniform(work.row_block) + uniform(work.m_first);
 #pragma unroll 1
     while (true) {
-      const int first_row_block = row_block_;
       walk_head(work);
       const bool last_head = row_block_ > uniform(work.last_row_block);
       if (last_head) release(&storage_.bar_claim);
@@ -77,10 +76,7 @@ class AttentionBwdByKeys {
       issue_dq(accum_dq);
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum_dq);
-      const DqAdder<Config> dq(params_, work, warpgroup_idx_);
-      if (dq.in_turn() && row_block_ - 2 >= first_row_block) dq.end_turn(row_block_ - 2);
-      dq.add(accum_dq, row_block_ - 1);
-      if (dq.in_turn()) dq.end_turn(row_block_ - 1);
+      add_dq_of_previous(accum_dq);
       release(&storage_.bar_ds_empty[Stages::stage(num_steps_ - 1)]);
       if (last_head) break;
       row_block_ += uniform(work.head_step);
@@ -128,10 +124,6 @@ class AttentionBwdByKeys {
     issue_scores(accum_s, storage_.smem_k.bytes, storage_.smem_q[0].bytes, stage);
     ptx::mbarrier_wait(&storage_.bar_d_out_full[stage], parity);
     issue_scores(accum_dp, storage_.smem_v.bytes, storage_.smem_d_out[0].bytes, stage);
-    if constexpr (!kFirst) {
-      const DqAdder<Config> dq(params_, work, warpgroup_idx_);
-      if (dq.in_turn() && dq.has_pending_turn(row_block_)) dq.end_turn(row_block_ - 2);
-    }
 
     ptx::wgmma_wait_group<1>();
     ptx::pin_registers(accum_s);
@@ -156,7 +148,7 @@ class AttentionBwdByKeys {
       ptx::wgmma_wait_group<1>();
       ptx::pin_registers(accum_dq);
       release(&storage_.bar_ds_empty[stage ^ 1]);
-      DqAdder<Config>(params_, work, warpgroup_idx_).add(accum_dq, row_block_ - 1);
+      add_dq_of_previous(accum_dq);
     }
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(accum_dk_);
@@ -224,6 +216,10 @@ class AttentionBwdByKeys {
                                    k > 0);
     }
     ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void add_dq_of_previous(const float (&accum)[Config::kDqRegisters]) {
+    add_dq<Config>(storage_, params_, accum, row_block_ - 1, warpgroup_idx_, warpgroup_idx_, num_steps_ - 1);
   }
 
   // The queries of the step's block that this thread's first key is visible to, counted from the thread's first query.

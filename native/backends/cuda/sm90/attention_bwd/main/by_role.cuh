@@ -53,6 +53,7 @@ class AttentionBwdRole {
   __device__ __forceinline__ static void release(uint64_t* barrier) { ptx::mbarrier_arrive_once(barrier); }
 
   __device__ __forceinline__ uint32_t stage() const { return Stages::stage(num_steps_); }
+  __device__ __forceinline__ uint32_t num_steps() const { return num_steps_; }
   __device__ __forceinline__ uint32_t parity() const { return Stages::parity(num_steps_); }
 
   Storage& storage_;
@@ -228,9 +229,9 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
   static constexpr int kColumns = kOfValues ? Config::kVDim : Config::kQkDim;
   // Two products side by side: ptxas has 128 registers for an instruction here, not enough for 256 columns.
   static constexpr int kLeftColumns = 2 * kPanelColumns, kRightColumns = kColumns - kLeftColumns;
-  // The sum over values takes the larger share: it never has more columns.
-  static constexpr int kFirstPart = kOfValues ? 0 : (Config::kDqParts + 1) / 2;
-  static constexpr int kEndPart = kOfValues ? (Config::kDqParts + 1) / 2 : Config::kDqParts;
+  // The first gets the larger share of the parts of dQ: it never has more columns.
+  static constexpr int kKeeper = kOfValues ? 0 : 1;
+  static constexpr int kFirstPart = first_dq_part<Config>(kKeeper), kEndPart = first_dq_part<Config>(kKeeper + 1);
   using DqProduct = ptx::Wgmma<Config::kType, kPanelColumns>;
 
  public:
@@ -275,9 +276,8 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum_dq);
       if (part == kEndPart - 1) release(&storage_.bar_ds_empty[stage]);
-      const DqAdder<Config> dq(params_, work, part);
-      dq.add(accum_dq, row_block);
-      if (dq.in_turn()) dq.end_turn(row_block);
+      add_dq<Config>(storage_, params_, accum_dq, row_block, part, kKeeper,
+                     this->num_steps() * (kEndPart - kFirstPart) + part - kFirstPart);
     }
   }
 

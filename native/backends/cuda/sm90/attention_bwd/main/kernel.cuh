@@ -2,12 +2,13 @@
 
 #include "backends/cuda/sm90/attention_bwd/main/by_keys.cuh"
 #include "backends/cuda/sm90/attention_bwd/main/by_role.cuh"
+#include "backends/cuda/sm90/attention_bwd/main/dq_adder.cuh"
 #include "backends/cuda/sm90/attention_bwd/main/producer.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
 template <class Config>
-__device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& storage) {
+__device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& storage, bool in_turn) {
   // Arrivals are counted in warps: of all consumers, of those that read Q or dO, that write dS, that read it.
   constexpr int kWarpgroupWarps = kWarpgroupThreads / kWarpThreads;
   constexpr int kConsumers = Config::kConsumerWarpgroups * kWarpgroupWarps;
@@ -26,7 +27,11 @@ __device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& stora
   }
   for (int i = 0; i < kBwdWorkSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_work_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_work_empty[i], kConsumers + 1);  // and the producer
+    ptx::mbarrier_init(&storage.bar_work_empty[i], kConsumers + 1 + (in_turn ? kDqKeepers : 0));  // and the producer
+  }
+  for (int i = 0; i < kDqKeepers; ++i) {
+    ptx::mbarrier_init(&storage.bar_dq_turn[i], 1);
+    ptx::mbarrier_init(&storage.bar_dq_added[i], kWarpgroupWarps);
   }
   ptx::mbarrier_init(&storage.bar_claim, Config::kByKeys ? kTwo : kWarpgroupWarps);
   ptx::fence_mbarrier_init();
@@ -41,7 +46,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   static_assert(sizeof(Storage) <= kMaxSharedMemoryBytes);
   Storage& storage = *reinterpret_cast<Storage*>(smem);
   if (threadIdx.x == 0) {
-    init_barriers<Config>(storage);
+    init_barriers<Config>(storage, params.dq_turn != nullptr);
     ptx::prefetch_tensormap(params.tensor_map_q);
     ptx::prefetch_tensormap(params.tensor_map_d_out);
     ptx::prefetch_tensormap(params.tensor_map_k);
@@ -56,6 +61,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       AttentionBwdProducer<Config>(storage, params).run();
     } else if (threadIdx.x / kWarpThreads == 1) {
       AttentionBwdPlanner<Config>(storage, params).run();
+    } else if (threadIdx.x % kWarpThreads == 0 && params.dq_turn != nullptr) {
+      DqTurnKeeper<Config>(storage, params, threadIdx.x / kWarpThreads - 2).run();
     }
   } else if constexpr (Config::kByKeys) {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();

@@ -9,6 +9,14 @@ namespace warpgrad::cuda::sm90 {
 
 constexpr int kBwdWorkSlots = 2;  // the producer may be a tile ahead of the consumers
 
+// The two warpgroups that compute dQ; each has somebody who keeps its turn when turns are taken.
+constexpr int kDqKeepers = 2;
+// The first part of dQ that is the warpgroup's.
+template <class Config>
+__device__ constexpr int first_dq_part(int keeper) {
+  return keeper * Config::kDqParts / kDqKeepers + (keeper == 1 ? Config::kDqParts % kDqKeepers : 0);
+}
+
 template <class Tile>
 struct alignas(kSwizzleAtomBytes) SmemTile {
   uint8_t bytes[Tile::kBytes];
@@ -41,13 +49,13 @@ struct AttentionBwdStorage {
   uint64_t bar_p_full[kStages], bar_p_empty[kStages];
   uint64_t bar_work_full[kBwdWorkSlots], bar_work_empty[kBwdWorkSlots];
   uint64_t bar_claim;
+  uint64_t bar_dq_turn[kDqKeepers], bar_dq_added[kDqKeepers];
   AttentionBwdWork work[kBwdWorkSlots];
 };
 
 // Named barrier 0 is __syncthreads'.
 enum AttentionBwdBarrier : int {
-  kBwdBarrierTurn = 1,       // + warpgroup: its turn to issue S and dP
-  kBwdBarrierWarpgroup = 3,  // + part of dQ: the 128 threads of its warpgroup, around a turn to add
+  kBwdBarrierTurn = 1,  // + warpgroup: its turn to issue S and dP
 };
 
 }  // namespace warpgrad::cuda::sm90
