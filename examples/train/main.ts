@@ -11,6 +11,7 @@ import { UsageError } from './errors';
 import { Interruption } from './interruption';
 import { HELP, parseOptions } from './options';
 import type { Options } from './options';
+import { placementsOn } from './placement';
 import { Progress } from './progress';
 import { nats, writeReport } from './report';
 import { loadText } from './text';
@@ -36,12 +37,13 @@ async function main(): Promise<void> {
 
   const interruption = new Interruption();
   const output = options.json ? process.stderr : process.stdout;
-  const trainer = new Trainer(state, text, { device });
+  const placements = placementsOn(device);
+  const trainer = new Trainer(state, text, placements);
   const baselines = measureBaselines(text);
   const { train, validation, alphabet } = text;
   output.write(
     `text       ${text.name}: ${train.length.toLocaleString('en')} bytes to learn, ${validation.length.toLocaleString('en')} held out, ${alphabet.length} distinct\n` +
-      `model      ${trainer.parameterCount.toLocaleString('en')} parameters, one KDA layer and one attention layer on ${device}\n` +
+      `model      ${trainer.parameterCount.toLocaleString('en')} parameters, one KDA layer and one attention layer: ${placements.summary}\n` +
       `baselines  unigram ${nats(baselines.unigram)}, bigram ${nats(baselines.bigram)}\n`,
   );
 

@@ -1,8 +1,8 @@
 /** A language model of two layers: Kimi Delta Attention, then attention, each followed by a perceptron. */
 import * as tf from '@tensorflow/tfjs-core';
 import { attention, kda, kdaWithState } from 'warpgrad/tfjs';
-import type { Placement } from 'warpgrad/tfjs';
 import { embed, linear, rmsNorm, squaredRelu } from './operations';
+import type { Placements } from './placement';
 import type { Random } from './random';
 
 export interface ModelConfig {
@@ -98,7 +98,7 @@ export function forward(
   { width, heads }: ModelConfig,
   hot: tf.Tensor2D,
   batch: number,
-  placement: Placement,
+  placements: Placements,
   memory?: Memory,
 ): { logits: tf.Tensor2D; memory?: Memory } {
   const p = (name: string) => parameters[name] as unknown as tf.Tensor2D;
@@ -115,7 +115,7 @@ export function forward(
   const decay = split(linear(linear(h, p('kda.gateDown')), p('kda.gateUp')));
   const beta = tf.reshape(linear(h, p('kda.beta')), [batch, rows / batch, heads]);
   const gate = { aLog: p('kda.aLog'), dtBias: p('kda.dtBias') };
-  const options = { qkL2Norm: true, betaLogits: true, gate, ...placement };
+  const options = { qkL2Norm: true, betaLogits: true, gate, ...placements.kda };
   const { out, finalState } = memory
     ? kdaWithState(q, k, v, decay, beta, { ...options, initialState: memory.state })
     : { out: kda(q, k, v, decay, beta, options) };
@@ -128,7 +128,7 @@ export function forward(
   const query = split(linear(h, p('attention.q')));
   let [keys, values] = [split(linear(h, p('attention.k'))), split(linear(h, p('attention.v')))];
   if (memory) [keys, values] = [tf.concat([memory.keys, keys], 1), tf.concat([memory.values, values], 1)];
-  const seen = attention(query, keys, values, { causal: true, sink: p('attention.sink'), ...placement });
+  const seen = attention(query, keys, values, { causal: true, sink: p('attention.sink'), ...placements.attention });
   x = tf.add(x, linear(merge(seen), p('attention.out')));
   x = perceptron(x, 'mlp2');
 

@@ -32,14 +32,15 @@ function bits(loss: number): number {
 }
 
 export async function writeReport({ trainer, text, baselines, speed, options, output }: Run): Promise<void> {
-  const { state, placement } = trainer;
+  const { state, placements } = trainer;
   const loss = trainer.validate();
   const prompt = promptOf(text);
   const start = decode(prompt, text.alphabet);
   const passage = decode(sample(trainer, prompt, SAMPLE_TOKENS), text.alphabet);
   const summary = {
     text: text.name,
-    device: placement.device,
+    device: placements.attention.device,
+    kdaDevice: placements.kda.device,
     seed: state.seed,
     steps: state.step,
     parameters: trainer.parameterCount,

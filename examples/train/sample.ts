@@ -8,7 +8,7 @@ import type { Trainer } from './trainer';
 const TEMPERATURE = 0.7;
 
 /** Continues `prompt` by `count` tokens; the prompt is not part of the result. */
-export function sample({ state, variables, placement }: Trainer, prompt: Uint8Array, count: number): number[] {
+export function sample({ state, variables, placements }: Trainer, prompt: Uint8Array, count: number): number[] {
   const { config, seed } = state;
   const random = Random.fromSeed(seed, 3);
   const tokens = [...prompt];
@@ -19,7 +19,7 @@ export function sample({ state, variables, placement }: Trainer, prompt: Uint8Ar
       const start = Math.max(0, tokens.length - unread - (config.lookback - 1));
       const window = tokens.slice(start);
       const hot = multiHot([window], config, window.length - unread);
-      const result = forward(variables, config, hot, 1, placement, memory);
+      const result = forward(variables, config, hot, 1, placements, memory);
       const last = tf.slice(result.logits, [unread - 1, 0], [1, config.vocabulary]);
       return { logits: last, memory: result.memory! };
     });

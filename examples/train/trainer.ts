@@ -1,11 +1,11 @@
 /** The state of a training run, one step of it, and its loss on held-out text. */
 import * as tf from '@tensorflow/tfjs-core';
-import type { Placement } from 'warpgrad/tfjs';
 import { updateParameters, zeroMoments } from './adamw';
 import type { Arrays, Moments } from './adamw';
 import { DEFAULT_CONFIG, forward, initialise, multiHot, parameterShapes } from './model';
 import type { ModelConfig } from './model';
 import { crossEntropy } from './operations';
+import type { Placements } from './placement';
 import { Random } from './random';
 import { randomWindows, windowsAt } from './text';
 import type { Text, Windows } from './text';
@@ -44,14 +44,14 @@ export function newRun(text: Text, seed: number): RunState {
 
 export class Trainer {
   readonly state: RunState;
-  readonly placement: Placement;
+  readonly placements: Placements;
   readonly #text: Text;
   readonly #shapes: Record<string, number[]>;
   readonly #variables: Record<string, tf.Variable> = {};
 
-  constructor(state: RunState, text: Text, placement: Placement) {
+  constructor(state: RunState, text: Text, placements: Placements) {
     this.state = state;
-    this.placement = placement;
+    this.placements = placements;
     this.#text = text;
     this.#shapes = parameterShapes(state.config);
     for (const [name, shape] of Object.entries(this.#shapes)) {
@@ -111,6 +111,6 @@ export class Trainer {
     const { config } = this.state;
     const hot = multiHot(inputs, config);
     const oneHot = multiHot(targets, { ...config, lookback: 1 });
-    return () => crossEntropy(forward(this.#variables, config, hot, inputs.length, this.placement).logits, oneHot);
+    return () => crossEntropy(forward(this.#variables, config, hot, inputs.length, this.placements).logits, oneHot);
   }
 }

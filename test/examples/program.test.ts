@@ -38,7 +38,7 @@ test('a short run learns, and leaves the curve, a sample, a summary and a checkp
   expect(stderr).toMatch(/step 40\/40 {2}loss \d\.\d{3} {2}held-out .* tokens\/s/);
 
   const summary = JSON.parse(stdout);
-  expect(summary).toMatchObject({ text: 'text.txt', device: 'cpu', steps: 40, seed: 1 });
+  expect(summary).toMatchObject({ text: 'text.txt', device: 'cpu', kdaDevice: 'cpu', steps: 40, seed: 1 });
   // The unigram model knows how often each byte comes; an untrained model starts above it.
   expect(summary.validation.nats).toBeLessThan(summary.unigram.nats);
   expect(summary.bigram.nats).toBeLessThan(summary.unigram.nats);

@@ -4,6 +4,7 @@ import * as tf from '@tensorflow/tfjs';
 import { setWasmPaths } from '@tensorflow/tfjs-backend-wasm';
 import { loadCheckpoint, saveCheckpoint } from '../../examples/train/checkpoint';
 import { loadText } from '../../examples/train/text';
+import { placementsOn } from '../../examples/train/placement';
 import { newRun, Trainer, type RunState } from '../../examples/train/trainer';
 import { SENTENCE, workFolder } from './support';
 
@@ -17,7 +18,7 @@ beforeAll(async () => {
 
 /** Takes the run on by so many steps and gives the bytes of its checkpoint. */
 function advance(state: RunState, steps: number, file: string): Buffer {
-  const trainer = new Trainer(state, text, { device: 'cpu' });
+  const trainer = new Trainer(state, text, placementsOn('cpu'));
   for (let n = 0; n < steps; n++) trainer.trainStep();
   saveCheckpoint(folder.file(file), state, text);
   return readFileSync(folder.file(file));
@@ -32,7 +33,7 @@ test('a resumed run equals one that never stopped, and the seed decides it', () 
 });
 
 test('no tensor is left by a step or a validation', () => {
-  const trainer = new Trainer(newRun(text, 1), text, { device: 'cpu' });
+  const trainer = new Trainer(newRun(text, 1), text, placementsOn('cpu'));
   const before = tf.memory().numTensors;
   trainer.trainStep();
   trainer.validate();
