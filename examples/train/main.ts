@@ -4,9 +4,10 @@ import path from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import * as tf from '@tensorflow/tfjs';
 import { setWasmPaths } from '@tensorflow/tfjs-backend-wasm';
-import { Tensor, WarpgradError } from 'warpgrad';
+import { WarpgradError, type Device } from 'warpgrad';
 import { measureBaselines } from './baselines';
 import { loadCheckpoint, saveCheckpoint } from './checkpoint';
+import { tryDevice } from './device';
 import { UsageError } from './errors';
 import { Interruption } from './interruption';
 import { HELP, parseOptions } from './options';
@@ -30,12 +31,12 @@ async function main(): Promise<void> {
   }
   const text = loadText(options.text);
   const state = startingState(options, text);
-  const device = resolveDevice(options.device);
+  const output = options.json ? process.stderr : process.stdout;
+  const device = resolveDevice(options.device, output);
   makeFolder(options.out);
   await startTensorFlow();
 
   const interruption = new Interruption();
-  const output = options.json ? process.stderr : process.stdout;
   const trainer = new Trainer(state, text, { device });
   const baselines = measureBaselines(text);
   const { train, validation, alphabet } = text;
@@ -85,15 +86,15 @@ function startingState({ resume, seed, steps }: Options, text: Text): RunState {
   throw new UsageError(`--resume: ${resume} has done ${state.step} steps already; ask for more with --steps N`);
 }
 
-/** Checked before the training starts. */
-function resolveDevice(option: Options['device']): Tensor['device'] {
+/** Checked before the training starts. Only `auto` may end up elsewhere than on the GPU, and then it says why. */
+function resolveDevice(option: Options['device'], output: NodeJS.WriteStream): Device {
   try {
-    const probe = Tensor.empty([1], { device: option });
-    probe.dispose();
-    return probe.device;
+    return tryDevice(option);
   } catch (cause) {
     if (!(cause instanceof WarpgradError)) throw cause;
-    throw new UsageError(`--device ${option} can't be used: ${cause.message}`, { cause });
+    if (option !== 'auto') throw new UsageError(`--device ${option} can't be used: ${cause.message}`, { cause });
+    output.write(`device     cpu, because the GPU can't be used: ${cause.message}\n`);
+    return tryDevice('cpu');
   }
 }
 
