@@ -53,7 +53,9 @@ export interface AttentionBackwardResult {
   readonly dSink?: Tensor;
 }
 
-const FORWARD_OPTIONS = ['causal', 'window', 'softmaxScale', 'softcap', 'sink', 'cuSeqlensQ', 'cuSeqlensK', 'stream'];
+/** Of the mathematics, without what says where it runs. */
+export const ATTENTION_OPTIONS = ['causal', 'window', 'softmaxScale', 'softcap', 'sink', 'cuSeqlensQ', 'cuSeqlensK'];
+const FORWARD_OPTIONS = [...ATTENTION_OPTIONS, 'stream'];
 const BACKWARD_OPTIONS = [...FORWARD_OPTIONS, 'deterministic'];
 
 interface Problem {
@@ -70,7 +72,7 @@ interface Problem {
 
 /** Checks what forward and backward have in common. */
 function checkProblem(caller: string, q: unknown, k: unknown, v: unknown, options: AttentionOptions): Problem {
-  const operands = new Operands(caller, 'q', q);
+  const operands = Operands.of(caller, 'q', q);
   const packed = options.cuSeqlensQ !== undefined || options.cuSeqlensK !== undefined;
   const rank = packed ? 3 : 4;
   const [qLayout, kLayout] = packed ? ['[total, H, D]', '[total, Hkv, D]'] : ['[B, S, H, D]', '[B, S, Hkv, D]'];

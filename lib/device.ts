@@ -51,8 +51,12 @@ export function cudaIndex(device: Device): number {
   return device === 'cpu' ? -1 : device === 'cuda' ? 0 : Number(device.slice(5));
 }
 
+/** What the driver says; asked once, since it does not change in a process. */
+let gpuInfo: ReturnType<typeof addon.gpuInfo> | undefined;
+
 function gpus(): SystemInfo['cuda'] {
-  const { compiled, driverVersion, reason, devices } = native(() => addon.gpuInfo());
+  gpuInfo ??= native(() => addon.gpuInfo());
+  const { compiled, driverVersion, reason, devices } = gpuInfo;
   if (process.env['WARPGRAD_DISABLE_CUDA'] === '1') {
     return { compiled, available: false, reason: 'WARPGRAD_DISABLE_CUDA=1 hides GPUs', devices: [] };
   }

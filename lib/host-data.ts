@@ -26,33 +26,82 @@ const KINDS = 'a Float32Array, Float64Array, Int32Array, Uint16Array (raw bits) 
  * rounded once. @throws WarpgradTypeError, WarpgradRangeError
  */
 export function readHostData(caller: string, data: unknown, dtype: DType | undefined): HostData {
-  if (ArrayBuffer.isView(data)) return readTypedArray(caller, data, dtype);
+  if (types.isTypedArray(data)) return readTypedArray(caller, data, dtype);
   if (typeof data === 'number' || Array.isArray(data)) return readNested(caller, data as NestedNumbers, dtype);
   throw new WarpgradTypeError(`${caller}: data must be ${KINDS}, got ${describe(data)}`);
 }
 
-function readTypedArray(caller: string, view: ArrayBufferView, dtype: DType | undefined): HostData {
-  expectAttached(caller, view);
-  if (types.isFloat32Array(view)) return { array: unshared(view), dtype: 'float32', shape: [view.length] };
-  if (types.isInt32Array(view)) return { array: unshared(view), dtype: 'int32', shape: [view.length] };
-  if (types.isFloat64Array(view)) {
+function readTypedArray(caller: string, data: NodeJS.TypedArray, dtype: DType | undefined): HostData {
+  const view = plainView(caller, data);
+  if (view instanceof Float32Array) return { array: unshared(view), dtype: 'float32', shape: [view.length] };
+  if (view instanceof Int32Array) return { array: unshared(view), dtype: 'int32', shape: [view.length] };
+  if (view instanceof Float64Array) {
     const array = dtype === 'int32' ? new Int32Array(view.length) : new Float32Array(view.length);
     const put = writerOf(caller, array, dtype);
     view.forEach((value, i) => put(i, value));
     return { array, dtype: dtype === 'int32' ? 'int32' : 'float32', shape: [view.length] };
   }
-  const isHalf = (view as object)[Symbol.toStringTag as never] === 'Float16Array';
-  if (types.isUint16Array(view) || isHalf) {
-    const bits = types.isUint16Array(view) ? view : new Uint16Array(view.buffer, view.byteOffset, view.byteLength / 2);
+  if (view instanceof Uint16Array) {
+    const isHalf = !types.isUint16Array(data);
     const kind = dtype ?? (isHalf ? 'float16' : undefined);
     if (kind === undefined || DTYPES[kind].bytes !== 2 || (isHalf && kind !== 'float16')) {
       throw new WarpgradTypeError(
         `${caller}: a ${isHalf ? 'Float16Array needs dtype float16' : 'Uint16Array holds raw bits and needs dtype float16 or bfloat16'}, got dtype ${String(dtype)}`,
       );
     }
-    return { array: unshared(bits), dtype: kind, shape: [bits.length] };
+    return { array: unshared(view), dtype: kind, shape: [view.length] };
   }
-  throw new WarpgradTypeError(`${caller}: data must be ${KINDS}, got ${describe(view)}`);
+  throw new WarpgradTypeError(`${caller}: data must be ${KINDS}, got ${describe(data)}`);
+}
+
+const TypedArrayPrototype = Object.getPrototypeOf(Uint8Array.prototype) as Uint8Array;
+/** The engine's own answer: a subclass may have fields of the same names. */
+function fieldOf(
+  view: NodeJS.TypedArray,
+  name: 'buffer' | 'byteOffset' | 'length' | typeof Symbol.toStringTag,
+): unknown {
+  return Object.getOwnPropertyDescriptor(TypedArrayPrototype, name)!.get!.call(view);
+}
+
+const VIEWS: Readonly<
+  Record<string, new (buffer: ArrayBuffer, byteOffset: number, length: number) => TypedArray | Float64Array>
+> = {
+  Float32Array,
+  Float64Array,
+  Int32Array,
+  Uint16Array,
+  Float16Array: Uint16Array,
+};
+
+/** The elements in an array that nothing overrides, bits for 16-bit ones. */
+function plainView(caller: string, data: NodeJS.TypedArray): TypedArray | Float64Array | undefined {
+  const View = VIEWS[fieldOf(data, Symbol.toStringTag) as string];
+  if (!View) return undefined;
+  const buffer = fieldOf(data, 'buffer') as ArrayBuffer;
+  const length = fieldOf(data, 'length') as number;
+  if (length === 0) expectInside(caller, data, buffer);
+  return new View(buffer, fieldOf(data, 'byteOffset') as number, length);
+}
+
+/** Refuses arrays that are empty only because they lost their memory. */
+function expectInside(caller: string, data: NodeJS.TypedArray, buffer: ArrayBuffer): void {
+  try {
+    TypedArrayPrototype.indexOf.call(data, 0);
+  } catch {
+    const what = isDetached(buffer)
+      ? 'is detached: it was transferred elsewhere'
+      : 'was resized, and data lie outside it';
+    throw new WarpgradTypeError(`${caller}: the buffer of data ${what}`);
+  }
+}
+
+function isDetached(buffer: ArrayBuffer): boolean {
+  try {
+    new Uint8Array(buffer);
+    return false;
+  } catch {
+    return true;
+  }
 }
 
 /** The addon reads plain ArrayBuffers: what other threads may change is copied first. */
@@ -89,15 +138,6 @@ function roundToOdd(value: number): number {
   oddFloat[0] = nearest;
   if ((oddBits[0] & 1) === 0) oddBits[0] += Math.abs(value) > Math.abs(nearest) ? 1 : -1;
   return oddFloat[0];
-}
-
-function expectAttached(caller: string, view: ArrayBufferView): void {
-  if (view.byteLength > 0) return;
-  try {
-    new Uint8Array(view.buffer as ArrayBuffer);
-  } catch {
-    throw new WarpgradTypeError(`${caller}: the buffer of data is detached: it was transferred elsewhere`);
-  }
 }
 
 function readNested(caller: string, data: NestedNumbers, dtype: DType | undefined): HostData {
@@ -137,5 +177,10 @@ function readNested(caller: string, data: NestedNumbers, dtype: DType | undefine
     for (const element of value) fill(element as NestedNumbers, depth + 1);
   };
   fill(data, 0);
+  if (next !== size) {
+    throw new WarpgradRangeError(
+      `${caller}: data changed while they were read: expected ${size} elements, got ${next}`,
+    );
+  }
   return { array, dtype: isInt ? 'int32' : 'float32', shape };
 }

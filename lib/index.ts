@@ -37,5 +37,5 @@ export {
   type KdaGate,
 } from './kda';
 export type { InstructionSet } from './native';
-export { Event, Stream } from './stream';
-export { Tensor, type ConvertOptions, type TensorOptions } from './tensor';
+export { Event, Graph, Stream } from './stream';
+export { Tensor, type ConvertOptions, type PointerOptions, type TensorOptions } from './tensor';

@@ -2,7 +2,7 @@ import { native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './
 import { addon, type KdaArguments, type KdaInputs, type KdaIntermediates } from './native';
 import { expectCuSeqlens, handle, Operands, optionalHandle, streamHandle } from './operands';
 import type { Stream } from './stream';
-import { allocateTensor, shareTensor, type Tensor } from './tensor';
+import { allocateTensor, heldTensor, holdTensor, letGoTensor, type Tensor } from './tensor';
 import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
 
 /** Largest K and V. */
@@ -78,10 +78,10 @@ export interface KdaBackwardResult {
 }
 
 const GATE_KINDS = { given: 0, softplus: 1, bounded: 2 } as const;
-const FORWARD_OPTIONS = [
+/** Without those that say where it runs and what it returns. */
+export const KDA_OPTIONS = [
   'scale',
   'initialState',
-  'outputFinalState',
   'cuSeqlens',
   'qkL2Norm',
   'gate',
@@ -89,8 +89,9 @@ const FORWARD_OPTIONS = [
   'allowNegEigval',
   'stateLayout',
   'saveIntermediates',
-  'stream',
 ];
+export const GATE_OPTIONS = ['aLog', 'dtBias', 'lowerBound'];
+const FORWARD_OPTIONS = [...KDA_OPTIONS, 'outputFinalState', 'stream'];
 
 interface Problem {
   readonly q: Tensor;
@@ -100,6 +101,8 @@ interface Problem {
   readonly beta: Tensor;
   readonly aLog: Tensor | undefined;
   readonly dtBias: Tensor | undefined;
+  /** dtBias as [HV, K]: itself or a view. */
+  readonly bias: Tensor | undefined;
   readonly initialState: Tensor | undefined;
   readonly outShape: readonly number[];
   readonly stateShape: readonly number[];
@@ -111,6 +114,10 @@ let problemOf: (saved: KdaSaved) => Problem;
 let intermediatesOf: (saved: KdaSaved) => readonly Tensor[];
 let makeSaved: (problem: Problem, intermediates: readonly Tensor[]) => KdaSaved;
 
+/** The tensors that a problem's operations read. */
+const inputsOf = ({ q, k, v, g, beta, aLog, bias, initialState }: Problem) =>
+  [q, k, v, g, beta, aLog, bias, initialState] as const;
+
 /**
  * What kdaBackward needs from kdaForward: shares in the inputs, which stay alive while this does, the options, and the
  * intermediates when `saveIntermediates` asked for them.
@@ -120,17 +127,8 @@ export class KdaSaved {
   #intermediates: readonly Tensor[];
 
   private constructor(problem: Problem, intermediates: readonly Tensor[]) {
-    this.#problem = {
-      ...problem,
-      q: shareTensor(problem.q),
-      k: shareTensor(problem.k),
-      v: shareTensor(problem.v),
-      g: shareTensor(problem.g),
-      beta: shareTensor(problem.beta),
-      aLog: problem.aLog && shareTensor(problem.aLog),
-      dtBias: problem.dtBias && shareTensor(problem.dtBias),
-      initialState: problem.initialState && shareTensor(problem.initialState),
-    };
+    this.#problem = problem;
+    for (const tensor of inputsOf(problem)) if (tensor) holdTensor(tensor);
     this.#intermediates = intermediates;
   }
 
@@ -146,8 +144,8 @@ export class KdaSaved {
   /** Gives everything up. Harmless when repeated. */
   dispose(): void {
     if (!this.#problem) return;
-    const { q, k, v, g, beta, aLog, dtBias, initialState } = this.#problem;
-    for (const tensor of [q, k, v, g, beta, aLog, dtBias, initialState, ...this.#intermediates]) tensor?.dispose();
+    for (const tensor of inputsOf(this.#problem)) if (tensor) letGoTensor(tensor);
+    for (const tensor of this.#intermediates) tensor.dispose();
     this.#problem = null;
     this.#intermediates = [];
   }
@@ -172,7 +170,7 @@ function checkProblem(
   inputs: { q: unknown; k: unknown; v: unknown; g: unknown; beta: unknown },
   options: KdaForwardOptions,
 ): { problem: Problem; operands: Operands } {
-  const operands = new Operands(caller, 'q', inputs.q);
+  const operands = Operands.of(caller, 'q', inputs.q);
   const q = operands.ranked('q', inputs.q, '[B, T, H, K]', 4);
   const [batch, tokens, heads, keyDim] = q.shape as [number, number, number, number];
   const k = operands.shaped('k', inputs.k, q.shape);
@@ -208,8 +206,10 @@ function checkProblem(
     options.initialState === undefined
       ? undefined
       : operands.shaped('initialState', options.initialState, stateShape, ['float32']);
+  const { aLog, dtBias } = gate;
   const problem: Problem = {
-    ...{ q, k, v, g, beta, initialState, aLog: gate.aLog, dtBias: gate.dtBias, stateShape },
+    ...{ q, k, v, g, beta, initialState, aLog, dtBias, stateShape },
+    bias: dtBias?.rank === 1 ? dtBias.view([headsV, keyDim]) : dtBias,
     outShape: Object.freeze([batch, tokens, headsV, valueDim]),
     numChunks: countChunks(cuSeqlens, batch, tokens),
     arguments: [
@@ -234,7 +234,7 @@ function layoutOption(caller: string, value: unknown): 'kv' | 'vk' {
 
 function checkGate(caller: string, operands: Operands, gate: KdaGate | undefined, headsV: number, keyDim: number) {
   if (gate === undefined) return { kind: 'given', lowerBound: 0, aLog: undefined, dtBias: undefined } as const;
-  expectKnownOptions(`${caller}: gate`, gate, ['aLog', 'dtBias', 'lowerBound']);
+  expectKnownOptions(`${caller}: gate`, gate, GATE_OPTIONS);
   const bounded = gate.lowerBound !== undefined;
   const lowerBound = numberOption(caller, 'gate.lowerBound', gate.lowerBound, 0);
   if (bounded && lowerBound >= 0) {
@@ -259,15 +259,9 @@ function countChunks(cuSeqlens: Int32Array | undefined, batch: number, tokens: n
   return chunks;
 }
 
-/** Calls `body` with the addon's halves of the inputs; dtBias as [HV, K] whatever its own shape. */
-function withInputs(problem: Problem, body: (inputs: KdaInputs) => void): void {
-  const { q, k, v, g, beta, aLog, dtBias, initialState } = problem;
-  const bias = dtBias?.rank === 1 ? dtBias.view([v.shape[2], q.shape[3]]) : dtBias;
-  body([
-    ...([handle(q), handle(k), handle(v), handle(g), handle(beta)] as const),
-    ...([optionalHandle(aLog), optionalHandle(bias), optionalHandle(initialState)] as const),
-  ]);
-  if (bias !== dtBias) bias?.dispose();
+/** The addon's halves of the inputs, which are held if not alive. */
+function inputHandles(problem: Problem): KdaInputs {
+  return inputsOf(problem).map((tensor) => tensor && heldTensor(tensor)) as KdaInputs;
 }
 
 /**
@@ -301,19 +295,19 @@ export function kdaForward(
   const out = allocateTensor(problem.outShape, q.dtype, stream);
   const finalState = outputFinalState ? allocateTensor(problem.stateShape, 'float32', stream) : undefined;
   const intermediates = saving ? allocateIntermediates(problem, stream) : [];
-  withInputs(problem, (inputs) =>
-    native(() =>
-      addon.kdaForward(
-        streamHandle(stream),
-        ...inputs,
-        handle(out),
-        optionalHandle(finalState),
-        ...intermediateHandles(intermediates),
-        ...problem.arguments,
-      ),
+  native(() =>
+    addon.kdaForward(
+      streamHandle(stream),
+      ...inputHandles(problem),
+      handle(out),
+      optionalHandle(finalState),
+      ...intermediateHandles(intermediates),
+      ...problem.arguments,
     ),
   );
-  return { out, ...(finalState && { finalState }), saved: makeSaved(problem, intermediates) };
+  const saved = makeSaved(problem, intermediates);
+  if (problem.bias !== problem.dtBias) problem.bias?.dispose(); // held by `saved`
+  return { out, ...(finalState && { finalState }), saved };
 }
 
 /** states [NC, HV, K, V], U [NC, HV, 64, V], T [NC, HV, 64, 64]: see KdaSaved in native/ops/kda.h. */
@@ -348,7 +342,7 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
   }
   const problem = problemOf(saved);
   const { q, k, v, g, beta, aLog, dtBias, initialState } = problem;
-  const operands = new Operands(caller, 'q', q);
+  const operands = Operands.like(caller, 'q', q);
   operands.shaped('dOut', dOut, problem.outShape);
   const { dFinalState } = options;
   if (dFinalState !== undefined) operands.shaped('dFinalState', dFinalState, problem.stateShape, ['float32']);
@@ -358,18 +352,16 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
   const [dq, dk, dv, dg, dbeta] = [like(q), like(k), like(v), like(g), like(beta)] as const;
   const [dInitialState, dALog, dDtBias] = [initialState, aLog, dtBias].map(optionalLike);
   const dBias = dDtBias?.rank === 1 ? dDtBias.view([v.shape[2], q.shape[3]]) : dDtBias;
-  withInputs(problem, (inputs) =>
-    native(() =>
-      addon.kdaBackward(
-        streamHandle(stream),
-        handle(dOut),
-        optionalHandle(dFinalState),
-        ...inputs,
-        ...intermediateHandles(intermediatesOf(saved)),
-        ...([handle(dq), handle(dk), handle(dv), handle(dg), handle(dbeta)] as const),
-        ...([optionalHandle(dInitialState), optionalHandle(dALog), optionalHandle(dBias)] as const),
-        ...problem.arguments,
-      ),
+  native(() =>
+    addon.kdaBackward(
+      streamHandle(stream),
+      handle(dOut),
+      optionalHandle(dFinalState),
+      ...inputHandles(problem),
+      ...intermediateHandles(intermediatesOf(saved)),
+      ...([handle(dq), handle(dk), handle(dv), handle(dg), handle(dbeta)] as const),
+      ...([optionalHandle(dInitialState), optionalHandle(dALog), optionalHandle(dBias)] as const),
+      ...problem.arguments,
     ),
   );
   if (dBias !== dDtBias) dBias?.dispose();

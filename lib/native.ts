@@ -6,14 +6,10 @@ import { describe } from './validate';
 
 /** The typed surface of the addon: everything that crosses between TypeScript and C++ is listed here. */
 export interface NativeTensor {
-  release(): void;
-  address(): bigint;
-  view(shape: readonly number[], strides: readonly number[], offset: number): NativeTensor;
-  write(stream: NativeStream, array: ArrayBufferView): void;
-  read(stream: NativeStream): Promise<ArrayBuffer>;
-  readSync(stream: NativeStream): ArrayBuffer;
-  copyFrom(stream: NativeStream, source: NativeTensor): void;
+  /** Opaque: only the addon can look inside. */
+  readonly [external]: never;
 }
+declare const external: unique symbol;
 
 export interface NativeStream {
   synchronize(): Promise<void>;
@@ -21,10 +17,18 @@ export interface NativeStream {
   record(): NativeEvent;
   wait(event: NativeEvent): void;
   handle(): bigint;
+  capture(enqueueWork: () => void): NativeGraph;
 }
 
 export interface NativeEvent {
   reached(): boolean;
+  /** Both events are reached and of one device. */
+  millisecondsSince(earlier: NativeEvent): number;
+}
+
+export interface NativeGraph {
+  replay(): void;
+  release(): void;
 }
 
 type OptionalTensor = NativeTensor | undefined;
@@ -69,14 +73,34 @@ export interface NativeGpu {
 }
 
 export interface NativeModule {
-  readonly NativeTensor: new (
-    stream: NativeStream,
-    dtype: number,
-    shape: readonly number[],
-    zeroed: boolean,
-  ) => NativeTensor;
   readonly NativeStream: new (isCuda: boolean, deviceIndex: number) => NativeStream;
   readonly NativeEvent: new () => NativeEvent;
+  readonly NativeGraph: new () => NativeGraph;
+  /** The shape, and behind it the strides, for the next call that takes a rank; in memory that the addon reads. */
+  readonly sizes: Float64Array;
+  /** `reused`: a released tensor that is filled and given again, which is cheaper than a new one. */
+  tensorAllocate(
+    stream: NativeStream,
+    dtype: number,
+    rank: number,
+    zeroed: boolean,
+    reused: OptionalTensor,
+  ): NativeTensor;
+  tensorAdopt(
+    stream: NativeStream,
+    dtype: number,
+    rank: number,
+    address: bigint,
+    owner: object | undefined,
+  ): NativeTensor;
+  tensorView(tensor: NativeTensor, rank: number, offset: number, reused: OptionalTensor): NativeTensor;
+  tensorRelease(tensor: NativeTensor): void;
+  tensorAddress(tensor: NativeTensor): bigint;
+  tensorWrite(stream: NativeStream, tensor: NativeTensor, array: ArrayBufferView): void;
+  tensorRead(stream: NativeStream, tensor: NativeTensor): Promise<ArrayBuffer>;
+  tensorReadSync(stream: NativeStream, tensor: NativeTensor): ArrayBuffer;
+  /** `overwrites`: the target is not fresh, others may use it. */
+  tensorCopy(stream: NativeStream, target: NativeTensor, source: NativeTensor, overwrites: boolean): void;
   initialize(cpuThreads: number, cpuIsa: string): void;
   configureCpu(threads: number, isa: string): void;
   cpuInfo(): { threads: number; instructionSet: string; instructionSets: string[] };

@@ -10,38 +10,47 @@ import { describe } from './validate';
 
 const OPERAND_DTYPES: readonly DType[] = ['float32', 'float16', 'bfloat16'];
 
+function expectLive(caller: string, name: string, value: unknown): Tensor {
+  if (!isTensor(value)) throw new WarpgradTypeError(`${caller}: ${name} must be a Tensor, got ${describe(value)}`);
+  if (value.disposed) throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${caller}: ${name} was disposed`);
+  return value;
+}
+
 /** Checks the tensors of one call and says in its errors which one is wrong. */
 export class Operands {
   readonly #caller: string;
   readonly #first: Tensor;
   readonly #firstName: string;
 
-  /** The first operand decides the dtype and the device of the call. */
-  constructor(caller: string, firstName: string, first: unknown) {
+  private constructor(caller: string, firstName: string, first: Tensor) {
     this.#caller = caller;
     this.#firstName = firstName;
-    this.#first = this.#tensor(firstName, first);
-    if (!OPERAND_DTYPES.includes(this.#first.dtype)) {
-      throw new WarpgradTypeError(
-        `${caller}: ${firstName} must be float32, float16 or bfloat16, got ${this.#first.dtype}`,
-      );
+    this.#first = first;
+  }
+
+  /** Checks the first operand, which decides the dtype and the device of the call. */
+  static of(caller: string, firstName: string, value: unknown): Operands {
+    const first = expectLive(caller, firstName, value);
+    if (!OPERAND_DTYPES.includes(first.dtype)) {
+      throw new WarpgradTypeError(`${caller}: ${firstName} must be float32, float16 or bfloat16, got ${first.dtype}`);
     }
+    return new Operands(caller, firstName, first);
+  }
+
+  /** Like a first operand that was checked already; it may have been disposed of since. */
+  static like(caller: string, firstName: string, first: Tensor): Operands {
+    return new Operands(caller, firstName, first);
   }
 
   /** A live tensor on the first operand's device. */
   #tensor(name: string, value: unknown): Tensor {
-    if (!isTensor(value)) {
-      throw new WarpgradTypeError(`${this.#caller}: ${name} must be a Tensor, got ${describe(value)}`);
-    }
-    if (value.disposed) {
-      throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${this.#caller}: ${name} was disposed`);
-    }
-    if (this.#first && value.device !== this.#first.device) {
+    const tensor = expectLive(this.#caller, name, value);
+    if (tensor.device !== this.#first.device) {
       throw new WarpgradRangeError(
-        `${this.#caller}: ${name} must be on ${this.#first.device} like ${this.#firstName}, got ${value.device}`,
+        `${this.#caller}: ${name} must be on ${this.#first.device} like ${this.#firstName}, got ${tensor.device}`,
       );
     }
-    return value;
+    return tensor;
   }
 
   /** A tensor of a given rank, for operands whose sizes the call takes its own from. */
@@ -118,8 +127,9 @@ export function expectCuSeqlens(caller: string, name: string, value: unknown, ro
 function readOffsets(caller: string, name: string, value: unknown): Int32Array {
   if (types.isInt32Array(value)) return Int32Array.from(value);
   if (Array.isArray(value)) {
-    const wrong: unknown = value.find((entry) => typeof entry !== 'number' || entry !== (entry | 0));
-    if (wrong === undefined && !value.includes(undefined)) return Int32Array.from(value as number[]);
+    const entries: readonly unknown[] = [...(value as unknown[])]; // read once: what is checked is what is used
+    const wrong = entries.find((entry) => typeof entry !== 'number' || entry !== (entry | 0));
+    if (wrong === undefined && !entries.includes(undefined)) return Int32Array.from(entries as number[]);
     throw new WarpgradRangeError(`${caller}: ${name} must hold whole numbers below 2^31, got ${describe(wrong)}`);
   }
   if (isTensor(value) && value.dtype === 'int32' && value.device === 'cpu' && value.rank === 1) {

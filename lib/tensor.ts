@@ -3,6 +3,7 @@ import { DTYPES, expectDType, type DType, type TypedArray } from './dtype';
 import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { readHostData, type TensorData } from './host-data';
 import { addon, type NativeTensor } from './native';
+import { contiguousStrides, expectStrides, putSizes } from './layout';
 import { nativeStream, resolveStream, type Stream } from './stream';
 import { describe, expectDim, expectKnownOptions, expectShapeOption, sizeOf } from './validate';
 
@@ -21,7 +22,23 @@ export interface ConvertOptions {
   stream?: Stream;
 }
 
+export interface PointerOptions {
+  /** Element type. Default: float32. */
+  dtype?: DType;
+  /** Default: 'cpu'. */
+  device?: DeviceOption;
+  /** Distance between neighbours of each dimension, in elements, >= 0. Default: row-major without gaps. */
+  strides?: readonly number[];
+  /** An object that the memory lives as long as; kept alive for as long as the tensor, its views or queued work need it. */
+  owner?: object;
+}
+
 const TENSOR_OPTIONS = ['dtype', 'device', 'stream'];
+const POINTER_OPTIONS = ['dtype', 'device', 'strides', 'owner'];
+
+/** Native halves of disposed tensors, to be filled again: that costs a fraction of making one. */
+const released: NativeTensor[] = [];
+const MAX_RELEASED = 256;
 
 /** What only this file can hand to the constructor. */
 const MADE_HERE = Symbol('made here');
@@ -30,8 +47,11 @@ const MADE_HERE = Symbol('made here');
 export let nativeTensor: (tensor: Tensor) => NativeTensor;
 /** Whether a value is a tensor of this package, not merely something with its prototype. Internal. */
 export let isTensor: (value: unknown) => value is Tensor;
-/** Another tensor on the same elements, disposed on its own. Internal. */
-export let shareTensor: (tensor: Tensor) => Tensor;
+/** Keeps a tensor's elements for `heldTensor`, even when it is disposed, until `letGoTensor`. Internal. */
+export let holdTensor: (tensor: Tensor) => void;
+export let letGoTensor: (tensor: Tensor) => void;
+/** The addon's half of a tensor that is held. Internal. */
+export let heldTensor: (tensor: Tensor) => NativeTensor;
 /** A fresh contiguous tensor with undefined contents, for an operation to write. Internal. */
 export let allocateTensor: (shape: readonly number[], dtype: DType, stream: Stream) => Tensor;
 
@@ -42,32 +62,32 @@ export let allocateTensor: (shape: readonly number[], dtype: DType, stream: Stre
 export class Tensor {
   /** Size of each dimension. */
   readonly shape: readonly number[];
-  /** Distance between neighbours of each dimension, in elements. */
-  readonly strides: readonly number[];
   readonly dtype: DType;
   readonly device: Device;
-  /** Number of elements. */
-  readonly size: number;
   readonly #stream: Stream;
+  /** Made when first asked for, unless they are not row-major. */
+  #strides: readonly number[] | undefined;
   #handle: NativeTensor | null;
+  #disposed = false;
+  /** This tensor, until it is disposed, and those who hold it. */
+  #holders = 1;
 
   private constructor(
     proof: typeof MADE_HERE,
     handle: NativeTensor,
     shape: readonly number[],
-    strides: readonly number[],
+    strides: readonly number[] | undefined,
     dtype: DType,
     stream: Stream,
   ) {
-    if (proof !== MADE_HERE) throw new WarpgradTypeError('Tensor: use Tensor.from, empty or zeros');
+    if (proof !== MADE_HERE) throw new WarpgradTypeError('Tensor: use Tensor.from, empty, zeros or fromPointer');
     this.#handle = handle;
     this.#stream = stream;
+    this.#strides = strides;
     this.shape = shape;
-    this.strides = strides;
     this.dtype = dtype;
     this.device = stream.device;
-    this.size = sizeOf(shape);
-    Object.freeze(this); // the addon trusts what it was made with; what others read must stay the same
+    Object.freeze(this); // what was checked once must stay so
   }
 
   /**
@@ -82,15 +102,17 @@ export class Tensor {
     const dtype = options.dtype === undefined ? undefined : expectDType(caller, options.dtype);
     const { device = 'cpu' } = options;
     const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
+    const given = shape === undefined ? undefined : expectShapeOption(caller, shape);
+    // Last, as the array may share its memory with the data: nothing of the caller's runs until they are copied.
     const host = readHostData(caller, data, dtype);
-    const dims = shape === undefined ? Object.freeze([...host.shape]) : expectShapeOption(caller, shape);
+    const dims = given ?? Object.freeze([...host.shape]);
     if (sizeOf(dims) !== host.array.length) {
       throw new WarpgradRangeError(
         `${caller}: shape [${dims.join(', ')}] has ${sizeOf(dims)} elements, the data have ${host.array.length}`,
       );
     }
     const tensor = allocateTensor(dims, host.dtype, stream);
-    native(() => nativeTensor(tensor).write(nativeStream(stream), host.array));
+    native(() => addon.tensorWrite(nativeStream(stream), nativeTensor(tensor), host.array));
     if (dtype === undefined || dtype === host.dtype) return tensor;
     const converted = tensor.to({ dtype, stream });
     tensor.dispose();
@@ -117,13 +139,57 @@ export class Tensor {
   }
 
   static #allocate(shape: readonly number[], dtype: DType, stream: Stream, zeroed: boolean): Tensor {
-    const handle = native(() => new addon.NativeTensor(nativeStream(stream), DTYPES[dtype].nativeCode, shape, zeroed));
-    return new Tensor(MADE_HERE, handle, shape, contiguousStrides(shape), dtype, stream);
+    const code = DTYPES[dtype].nativeCode;
+    const handle = native(() =>
+      addon.tensorAllocate(nativeStream(stream), code, putSizes(shape), zeroed, released.pop()),
+    );
+    return new Tensor(MADE_HERE, handle, shape, undefined, dtype, stream);
+  }
+
+  /**
+   * A tensor on memory that somebody else made and frees; nothing is copied. What runs here is ordered by streams of this
+   * package alone: work of others on the same memory must be done, or ordered by events (`stream.handle`).
+   *
+   * That the memory holds the elements is trusted. On a GPU its address must at least belong to that device.
+   * @param address of the first element, a multiple of its size
+   * @throws WarpgradTypeError, WarpgradRangeError
+   */
+  static fromPointer(address: bigint, shape: readonly number[], options: PointerOptions = {}): Tensor {
+    const caller = 'Tensor.fromPointer';
+    expectKnownOptions(caller, options, POINTER_OPTIONS);
+    const dims = expectShapeOption(caller, shape);
+    const { dtype: name = 'float32', device = 'cpu', owner } = options;
+    const dtype = expectDType(caller, name);
+    const stream = resolveStream(caller, undefined, resolveDevice(caller, device));
+    if (typeof address !== 'bigint') {
+      throw new WarpgradTypeError(`${caller}: address must be a bigint, got ${describe(address)}`);
+    }
+    const { bytes, nativeCode } = DTYPES[dtype];
+    if (address <= 0n || address >= 2n ** 64n || address % BigInt(bytes) !== 0n) {
+      throw new WarpgradRangeError(`${caller}: address must be a positive multiple of ${bytes}, got ${address}`);
+    }
+    if (owner !== undefined && (owner === null || !['object', 'function'].includes(typeof owner))) {
+      throw new WarpgradTypeError(`${caller}: owner must be an object, got ${describe(owner)}`);
+    }
+    const strides = options.strides === undefined ? undefined : expectStrides(caller, options.strides, dims.length);
+    const rank = putSizes(dims, strides ?? contiguousStrides(dims));
+    const handle = native(() => addon.tensorAdopt(nativeStream(stream), nativeCode, rank, address, owner));
+    return new Tensor(MADE_HERE, handle, dims, strides, dtype, stream);
   }
 
   /** Number of dimensions. */
   get rank(): number {
     return this.shape.length;
+  }
+
+  /** Number of elements. */
+  get size(): number {
+    return sizeOf(this.shape);
+  }
+
+  /** Distance between neighbours of each dimension, in elements. */
+  get strides(): readonly number[] {
+    return (this.#strides ??= contiguousStrides(this.shape));
   }
 
   /** Bytes of the elements; a view may span more memory. */
@@ -133,17 +199,18 @@ export class Tensor {
 
   /** Address of the first element on its device. */
   get address(): bigint {
-    return nativeTensor(this).address();
+    return native(() => addon.tensorAddress(nativeTensor(this)));
   }
 
   /** Whether the elements lie in row-major order without gaps. */
   get isContiguous(): boolean {
+    if (this.#strides === undefined) return true;
     const dense = contiguousStrides(this.shape);
-    return this.size === 0 || this.strides.every((stride, i) => stride === dense[i] || this.shape[i] === 1);
+    return this.size === 0 || this.#strides.every((stride, i) => stride === dense[i] || this.shape[i] === 1);
   }
 
   get disposed(): boolean {
-    return this.#handle === null;
+    return this.#disposed;
   }
 
   /** The same elements in another shape, sharing the buffer. @throws WarpgradRangeError unless contiguous */
@@ -209,18 +276,42 @@ export class Tensor {
     const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, device);
     const source = nativeTensor(this);
     const result = Tensor.#allocate(this.shape, dtype, stream, false);
-    native(() => nativeTensor(result).copyFrom(nativeStream(stream), source));
+    native(() => addon.tensorCopy(nativeStream(stream), nativeTensor(result), source, false));
     return result;
   }
 
-  /** Converts on this device, then copies to the other one, on a stream of the GPU. */
+  /**
+   * Overwrites the elements with those of `source`, converted to this dtype, after all work that was enqueued on them. For
+   * tensors that a captured graph reads: everything else in this package writes a tensor once.
+   * @param source of the same shape, on any device
+   */
+  copyFrom(source: Tensor, options: { stream?: Stream } = {}): void {
+    const caller = 'copyFrom';
+    expectKnownOptions(caller, options, ['stream']);
+    if (!isTensor(source)) throw new WarpgradTypeError(`${caller}: source must be a Tensor, got ${describe(source)}`);
+    const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, this.device);
+    if (source.rank !== this.rank || source.shape.some((size, i) => size !== this.shape[i])) {
+      throw new WarpgradRangeError(
+        `${caller}: source must have shape [${this.shape.join(', ')}], got [${source.shape.join(', ')}]`,
+      );
+    }
+    const target = nativeTensor(this);
+    const here = source.device === this.device ? source : source.to({ dtype: this.dtype, device: this.device, stream });
+    try {
+      native(() => addon.tensorCopy(nativeStream(stream), target, nativeTensor(here), true));
+    } finally {
+      if (here !== source) here.dispose();
+    }
+  }
+
+  /** Converts on this device, then copies to the other one, on a stream of the target, or of the GPU when that is the CPU. */
   #transfer(dtype: DType, device: Device, stream: Stream | undefined): Tensor {
     const target = resolveStream('to', stream, device);
     const source = dtype === this.dtype ? this.contiguous() : this.to({ dtype });
     try {
       const result = Tensor.#allocate(this.shape, dtype, target, false);
       const copyStream = device === 'cpu' ? this.#stream : target;
-      native(() => nativeTensor(result).copyFrom(nativeStream(copyStream), nativeTensor(source)));
+      native(() => addon.tensorCopy(nativeStream(copyStream), nativeTensor(result), nativeTensor(source), false));
       return result;
     } finally {
       source.dispose();
@@ -241,7 +332,7 @@ export class Tensor {
   async data(): Promise<TypedArray> {
     const handle = nativeTensor(this);
     try {
-      return new DTYPES[this.dtype].arrayType(await handle.read(nativeStream(this.#stream)));
+      return new DTYPES[this.dtype].arrayType(await addon.tensorRead(nativeStream(this.#stream), handle));
     } catch (error) {
       throw fromNative(error);
     }
@@ -249,13 +340,15 @@ export class Tensor {
 
   /** Like `data`, blocking the thread. */
   dataSync(): TypedArray {
-    return new DTYPES[this.dtype].arrayType(native(() => nativeTensor(this).readSync(nativeStream(this.#stream))));
+    const handle = nativeTensor(this);
+    return new DTYPES[this.dtype].arrayType(native(() => addon.tensorReadSync(nativeStream(this.#stream), handle)));
   }
 
   /** Gives up this tensor's share in its buffer. Queued work that uses the buffer still runs. Harmless when repeated. */
   dispose(): void {
-    this.#handle?.release();
-    this.#handle = null;
+    if (this.#disposed) return;
+    this.#disposed = true;
+    this.#letGo();
   }
 
   [Symbol.dispose](): void {
@@ -264,27 +357,31 @@ export class Tensor {
 
   #share(shape: readonly number[], strides: readonly number[], offset: number): Tensor {
     const handle = nativeTensor(this);
-    const view = native(() => handle.view(shape, strides, offset));
+    const view = native(() => addon.tensorView(handle, putSizes(shape, strides), offset, released.pop()));
     return new Tensor(MADE_HERE, view, Object.freeze(shape), Object.freeze(strides), this.dtype, this.#stream);
   }
 
+  #letGo(): void {
+    if (--this.#holders > 0 || this.#handle === null) return;
+    addon.tensorRelease(this.#handle);
+    if (released.length < MAX_RELEASED) released.push(this.#handle);
+    this.#handle = null;
+  }
+
   static {
-    nativeTensor = (tensor) => {
+    heldTensor = (tensor) => {
       if (tensor.#handle) return tensor.#handle;
       throw new WarpgradError('ERR_WARPGRAD_DISPOSED', 'the tensor was disposed');
     };
-    shareTensor = (tensor) => tensor.#share(tensor.shape, tensor.strides, 0);
+    nativeTensor = (tensor) => {
+      if (!tensor.#disposed) return heldTensor(tensor);
+      throw new WarpgradError('ERR_WARPGRAD_DISPOSED', 'the tensor was disposed');
+    };
+    holdTensor = (tensor) => {
+      ++tensor.#holders;
+    };
+    letGoTensor = (tensor) => tensor.#letGo();
     isTensor = (value): value is Tensor => typeof value === 'object' && value !== null && #handle in value;
     allocateTensor = (shape, dtype, stream) => Tensor.#allocate(shape, dtype, stream, false);
   }
-}
-
-function contiguousStrides(shape: readonly number[]): readonly number[] {
-  const strides = new Array<number>(shape.length);
-  let stride = 1;
-  for (let i = shape.length - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= shape[i];
-  }
-  return Object.freeze(strides);
 }

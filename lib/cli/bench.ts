@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import fs from 'node:fs';
 import path from 'node:path';
-import { systemInfo, type Device } from '../index';
+import { systemInfo, WarpgradRangeError, type Device } from '../index';
 import { resolveDevice } from '../device';
 import { PACKAGE_ROOT } from '../native';
 import { BENCH_DIMS, makeRun, type BenchRun, type Operation } from './benchCases';
@@ -39,6 +39,22 @@ function checkoutCommit(): string | null {
     return execFileSync('git', ['rev-parse', 'HEAD'], { cwd: PACKAGE_ROOT, encoding: 'utf8', stdio: 'pipe' }).trim();
   } catch {
     return null;
+  }
+}
+
+/** Makes a folder to write into, with those around it. @throws WarpgradRangeError where that can't be done */
+function makeFolder(folder: string): void {
+  // Level by level: with `recursive`, Node tries for ever in a folder like /proc.
+  const make = (level: string): void => {
+    if (fs.existsSync(level)) return;
+    make(path.dirname(level));
+    fs.mkdirSync(level);
+  };
+  try {
+    make(folder);
+    fs.rmdirSync(fs.mkdtempSync(path.join(folder, '.warpgrad-')));
+  } catch (error) {
+    throw new WarpgradRangeError(`--out: can't write to the folder ${folder}: ${(error as Error).message}`);
   }
 }
 
@@ -107,7 +123,7 @@ export const command: Command = {
     });
     const operation = options.op === undefined ? undefined : parseChoice('--op', options.op, OPERATIONS);
     // Before anything is measured: minutes of results must not be lost to a folder that can't be made.
-    if (options.out !== undefined) fs.mkdirSync(options.out, { recursive: true });
+    if (options.out !== undefined) makeFolder(path.resolve(options.out));
     const device = resolveDevice('bench', parseDevice(options.device));
     const { report, pages } = await measure(operation, device, options.quick);
     if (options.out !== undefined) write(options.out, report, pages);

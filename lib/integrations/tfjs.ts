@@ -5,12 +5,13 @@
  * TensorFlow.js; `dtype` and `device` say what the operation itself runs in and on.
  */
 import type * as tf from '@tensorflow/tfjs-core';
-import { attentionBackward, attentionForward } from '../attention';
+import { ATTENTION_OPTIONS, attentionBackward, attentionForward } from '../attention';
 import type { AttentionOptions } from '../attention';
 import type { DeviceOption } from '../device';
-import { kdaBackward, kdaForward } from '../kda';
+import { GATE_OPTIONS, KDA_OPTIONS, kdaBackward, kdaForward } from '../kda';
 import type { KdaForwardOptions } from '../kda';
 import { type Tensor } from '../tensor';
+import { expectKnownOptions } from '../validate';
 import { differentiable } from './tfjsOperation';
 import type { Inputs, OperationDType, Recorded } from './tfjsOperation';
 
@@ -21,6 +22,8 @@ export interface Placement {
   /** The type of q, k, v and the result inside the operation. Default: float32 on the CPU, bfloat16 on a GPU. */
   dtype?: OperationDType;
 }
+
+const PLACEMENT_OPTIONS = ['device', 'dtype'];
 
 /** Options of {@link attention}: those of `attentionForward`, with the sink as a tensor of TensorFlow.js. */
 export interface TfjsAttentionOptions extends Omit<AttentionOptions, 'sink' | 'stream'>, Placement {
@@ -51,8 +54,9 @@ export interface TfjsKdaOptions
  * Attention: q [B, Sq, H, D], k [B, Sk, Hkv, D], v [B, Sk, Hkv, Dv] → [B, Sq, H, Dv]. Gradients for q, k, v and `sink`.
  */
 export function attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, options: TfjsAttentionOptions = {}): tf.Tensor {
+  expectKnownOptions('attention', options, [...ATTENTION_OPTIONS, 'deterministic', ...PLACEMENT_OPTIONS]);
   const { sink, device, dtype, deterministic, ...rest } = options;
-  const inputs = { q, k, v, ...(sink && { sink }) };
+  const inputs = { q, k, v, ...(sink !== undefined && { sink }) };
   const record = (tensors: Inputs<Tensor>): Recorded => {
     const forwardOptions = { ...rest, ...(tensors['sink'] && { sink: tensors['sink'] }) };
     const [q, k, v] = [tensors['q'], tensors['k'], tensors['v']];
@@ -99,13 +103,15 @@ export function kdaWithState(
 }
 
 function runKda(name: string, operands: Inputs<tf.Tensor>, options: TfjsKdaOptions, outputFinalState: boolean) {
+  expectKnownOptions(name, options, [...KDA_OPTIONS, ...PLACEMENT_OPTIONS]);
   const { initialState, gate, device, dtype, ...rest } = options;
+  if (gate !== undefined) expectKnownOptions(`${name}: gate`, gate, GATE_OPTIONS);
   const { aLog, dtBias, ...gateRest } = gate ?? {};
   const inputs = {
     ...operands,
-    ...(initialState && { initialState }),
-    ...(aLog && { aLog }),
-    ...(dtBias && { dtBias }),
+    ...(initialState !== undefined && { initialState }),
+    ...(aLog !== undefined && { aLog }),
+    ...(dtBias !== undefined && { dtBias }),
   };
   const record = (tensors: Inputs<Tensor>): Recorded => {
     const { q, k, v, g, beta, initialState, ...gateTensors } = tensors;

@@ -172,7 +172,7 @@ function softmaxRow(problem: Problem, sequence: Sequence, head: number, i: numbe
   }
   const sinkLogit = sink ? sink.data[head] : -Infinity;
   const maximum = scores.reduce((a, b) => Math.max(a, b), sinkLogit);
-  if (maximum === -Infinity) return { first, weights: scores, slopes, lse: -Infinity };
+  if (count === 0 && maximum === -Infinity) return { first, weights: scores, slopes, lse: -Infinity };
   const sum = scores.reduce((total, score) => total + Math.exp(score - maximum), Math.exp(sinkLogit - maximum));
   const lse = maximum + Math.log(sum);
   return { first, weights: scores.map((score) => Math.exp(score - lse)), slopes, lse };

@@ -85,7 +85,7 @@ Napi::Value memory_stats(const Napi::CallbackInfo& info) {
 // microKernelGflops(dtype): blocks for about a tenth of a second.
 Napi::Value micro_kernel_gflops(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
-    const DType dtype = static_cast<DType>(info[0].As<Napi::Number>().Int32Value());
+    const DType dtype = read_dtype(info[0]);
     return Napi::Number::New(info.Env(), Environment::of(info.Env()).registry().cpu_micro_kernel_gflops(dtype));
   });
 }
@@ -98,15 +98,16 @@ Napi::FunctionReference export_class(Napi::Object exports, const char* name, Nap
 Napi::Object init(Napi::Env env, Napi::Object exports) {
   auto* environment = new Environment(env);
   env.SetInstanceData(environment);
-  environment->tensor_constructor = export_class(exports, "NativeTensor", TensorHandle::define(env));
   environment->stream_constructor = export_class(exports, "NativeStream", StreamHandle::define(env));
   environment->event_constructor = export_class(exports, "NativeEvent", EventHandle::define(env));
+  environment->graph_constructor = export_class(exports, "NativeGraph", GraphHandle::define(env));
   exports.Set("initialize", Napi::Function::New(env, initialize));
   exports.Set("configureCpu", Napi::Function::New(env, configure_cpu));
   exports.Set("cpuInfo", Napi::Function::New(env, cpu_info));
   exports.Set("gpuInfo", Napi::Function::New(env, gpu_info));
   exports.Set("memoryStats", Napi::Function::New(env, memory_stats));
   exports.Set("microKernelGflops", Napi::Function::New(env, micro_kernel_gflops));
+  define_tensors(env, exports);
   define_operations(env, exports);
   return exports;
 }

@@ -1,11 +1,11 @@
 #include "binding/environment.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 #include <system_error>
 #include <utility>
 
-#include "binding/tensor_handle.h"
 #include "core/check.h"
 
 namespace warpgrad::binding {
@@ -14,6 +14,13 @@ namespace {
 
 constexpr size_t kSweepBytes = size_t{32} << 20;
 constexpr size_t kSweepAllocations = 4096;
+
+constexpr int64_t kHandleBytes = 512;  // about what the objects around a storage weigh
+
+// The collector starts once 64 MB more are alive outside its heap than after its last run. Between its start and its
+// end a loop of operations allocates as much again, so each byte counts twice to keep the sum near 64 MB.
+constexpr int64_t kExternalWeight = 2;
+constexpr int64_t kReportBytes = int64_t{64} << 10;
 
 const char* code_name(ErrorCode code) {
   switch (code) {
@@ -36,19 +43,14 @@ Napi::Error make_error(Napi::Env env, ErrorCode code, const std::string& message
 
 }  // namespace
 
-struct Environment::Settlement {
-  Napi::Promise::Deferred deferred;
-  Napi::ObjectReference value;  // empty for undefined
-  std::exception_ptr failure;
-};
-
-Environment::Environment(Napi::Env env) {
-  settler_ = Settler::New(env, "warpgrad", 0, 1, this);
-  settler_.Unref(env);  // only a pending promise keeps the process alive
+Environment::Environment(Napi::Env env) : env_(env) {
+  mailbox_ = Mailbox::New(env, "warpgrad", 0, 1, this);
+  mailbox_.Unref(env);  // only a pending promise keeps the process alive
   // Registered after the thread-safe function, hence run before its own clean-up: no thread is left that could call it.
   env.AddCleanupHook([this] {
     if (registry_) registry_->shut_down();
-    settler_.Abort();
+    ended_ = true;
+    mailbox_.Abort();
   });
 }
 
@@ -62,68 +64,65 @@ ops::Registry& Environment::registry() {
   return *registry_;
 }
 
-Napi::Promise Environment::when_done(Napi::Env env, Stream& stream, Napi::Value value) {
-  // Owned by the queue until the report, then by settle(). An environment that ends first leaks it on purpose: its
-  // references can't be deleted any more.
-  auto* settlement = new Settlement{
-      Napi::Promise::Deferred::New(env),
-      value.IsUndefined() ? Napi::ObjectReference() : Napi::Persistent(value.As<Napi::Object>()), nullptr};
-  const Napi::Promise promise = settlement->deferred.Promise();
-  if (pending_settlements_++ == 0) settler_.Ref(env);
-  stream.notify([this, settlement](std::exception_ptr failure) {
-    settlement->failure = failure;
-    settler_.NonBlockingCall(settlement);
-  });
-  return promise;
+void Environment::post(Task task) {
+  auto* owned = new Task(std::move(task));  // until run_task, or for good: its references die with the environment
+  mailbox_.NonBlockingCall(owned);
 }
 
-void Environment::settle(Napi::Env env, Napi::Function, Environment* self, Settlement* settlement) {
+void Environment::run_task(Napi::Env env, Napi::Function, Environment*, Task* task) {
   if (env == nullptr) return;  // the environment is gone, and with it whoever awaited
-  const std::unique_ptr<Settlement> owned(settlement);
-  if (--self->pending_settlements_ == 0) self->settler_.Unref(env);
-  if (owned->failure) {
-    owned->deferred.Reject(to_js_error(env, owned->failure).Value());
-  } else {
-    owned->deferred.Resolve(owned->value.IsEmpty() ? env.Undefined() : owned->value.Value());
-  }
+  const std::unique_ptr<Task> owned(task);
+  (*owned)(env);
 }
 
-void Environment::add(TensorHandle* handle) {
-  live_tensors.insert(handle);
-  handle->next = first_handle_;
-  handle->previous = nullptr;
-  if (first_handle_) first_handle_->previous = handle;
-  first_handle_ = handle;
+Napi::Promise Environment::when_done(Napi::Env env, Stream& stream, Napi::Value value) {
+  const auto deferred = Napi::Promise::Deferred::New(env);
+  const auto kept = std::static_pointer_cast<Napi::ObjectReference>(hold(value));
+  stream.notify([this, deferred, kept](std::exception_ptr failure) {
+    post([this, deferred, kept, failure](Napi::Env env) {
+      if (--pending_promises_ == 0) mailbox_.Unref(env);
+      if (failure) {
+        deferred.Reject(to_js_error(env, failure).Value());
+      } else {
+        deferred.Resolve(kept ? kept->Value() : env.Undefined());
+      }
+    });
+  });
+  if (pending_promises_++ == 0) mailbox_.Ref(env);
+  return deferred.Promise();
 }
 
-void Environment::remove(TensorHandle* handle) {
-  live_tensors.erase(handle);
-  if (handle->previous) handle->previous->next = handle->next;
-  if (handle->next) handle->next->previous = handle->previous;
-  if (first_handle_ == handle) first_handle_ = handle->next;
+std::shared_ptr<void> Environment::hold(const Napi::Value& value) {
+  if (value.IsUndefined()) return nullptr;
+  auto* reference = new Napi::ObjectReference(Napi::Persistent(value.As<Napi::Object>()));
+  return {reference, [this](void* held) {
+            auto* let_go = static_cast<Napi::ObjectReference*>(held);
+            if (ended_) return;
+            if (std::this_thread::get_id() == thread_) {
+              delete let_go;
+            } else {
+              post([let_go](Napi::Env) { delete let_go; });
+            }
+          }};
 }
 
 void Environment::before_allocation(Napi::Env env, size_t bytes) {
   bytes_since_sweep_ += bytes;
   // In proportion to what a sweep has to look at, so that many live tensors don't make allocations slow.
-  const size_t allocations = std::max(kSweepAllocations, live_tensors.size() / 2);
+  const size_t allocations = std::max(kSweepAllocations, tensors.size() / 2);
   if (++allocations_since_sweep_ < allocations && bytes_since_sweep_ < kSweepBytes) return;
   bytes_since_sweep_ = 0;
   allocations_since_sweep_ = 0;
-  sweep(env);
+  tensors.release_collected(*this, env);
 }
 
-void Environment::sweep(Napi::Env env) {
-  TensorHandle* handle = first_handle_;
-  while (handle) {
-    const Napi::HandleScope scope(env);
-    TensorHandle* next = handle->next;
-    if (handle->collected()) handle->release(env);
-    handle = next;
-  }
+void Environment::report_external_bytes(int64_t change) {
+  unreported_bytes_ += kExternalWeight * change + (change < 0 ? -kHandleBytes : kHandleBytes);
+  if (std::abs(unreported_bytes_) < kReportBytes) return;
+  Napi::MemoryManagement::AdjustExternalMemory(env_, std::exchange(unreported_bytes_, 0));
 }
 
-Napi::Value guarded(const Napi::CallbackInfo& info, const std::function<Napi::Value()>& body) {
+Napi::Value guarded(const Napi::CallbackInfo& info, FunctionRef<Napi::Value()> body) {
   try {
     return body();
   } catch (const Napi::Error&) {

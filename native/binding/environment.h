@@ -2,17 +2,17 @@
 
 #include <napi.h>
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <unordered_set>
 
+#include "binding/tensor_table.h"
+#include "core/function_ref.h"
 #include "ops/registry.h"
 
 namespace warpgrad::binding {
-
-class TensorHandle;
 
 // Everything that belongs to one JavaScript environment (the main thread or a worker thread). There are no statics: an
 // addon is loaded once a process but initialised once an environment.
@@ -28,37 +28,48 @@ class Environment {
   // A promise settled on this thread once `stream` has done all work enqueued so far: rejected with the first failure
   // since the last report, else resolved with `value` (an object or undefined), which is kept alive until then.
   Napi::Promise when_done(Napi::Env env, Stream& stream, Napi::Value value);
+  // Keeps a JavaScript object alive as long as the result, which any thread may let go. Null for undefined.
+  std::shared_ptr<void> hold(const Napi::Value& value);
 
-  Napi::FunctionReference tensor_constructor;
   Napi::FunctionReference stream_constructor;
   Napi::FunctionReference event_constructor;
+  Napi::FunctionReference graph_constructor;
 
-  // Every handle made here and not yet destroyed: what unwrap() accepts.
-  std::unordered_set<const void*> live_tensors, live_streams, live_events;
+  // Where JavaScript puts the shape of a tensor, and behind it the strides, before a call that takes them: an array
+  // would be read element by element, which costs as much as all else of an allocation.
+  double sizes[2 * kMaxRank] = {};
 
-  // Tensor handles register here too, so that sweep() can find those whose JavaScript object the collector took.
-  void add(TensorHandle* handle);
-  void remove(TensorHandle* handle);
+  TensorTable tensors;
+  // Every other handle made here and not yet destroyed: what unwrap() accepts.
+  std::unordered_set<const void*> live_streams, live_events, live_graphs;
+
   // Called before `bytes` are allocated. Node runs finalizers only when the event loop turns; a synchronous loop of
-  // operations would grow without bound, so handles whose object is gone are released here once enough was allocated.
+  // operations would grow without bound, so handles that the collector took are released here once enough was
+  // allocated.
   void before_allocation(Napi::Env env, size_t bytes);
+  // Tells the collector what the storages of tensors weigh, in steps.
+  void report_external_bytes(int64_t change);
 
  private:
-  struct Settlement;
-  static void settle(Napi::Env env, Napi::Function, Environment* self, Settlement* settlement);
-  using Settler = Napi::TypedThreadSafeFunction<Environment, Settlement, &Environment::settle>;
-  void sweep(Napi::Env env);
+  using Task = std::function<void(Napi::Env)>;
+  static void run_task(Napi::Env env, Napi::Function, Environment*, Task* task);
+  using Mailbox = Napi::TypedThreadSafeFunction<Environment, Task, &Environment::run_task>;
+  // Runs `task` on this thread; drops it when the environment has ended.
+  void post(Task task);
 
+  Napi::Env env_;
+  const std::thread::id thread_ = std::this_thread::get_id();
   std::unique_ptr<ops::Registry> registry_;
-  Settler settler_;
-  int pending_settlements_ = 0;
-  TensorHandle* first_handle_ = nullptr;
+  Mailbox mailbox_;
+  bool ended_ = false;
+  int pending_promises_ = 0;
   size_t bytes_since_sweep_ = 0;
   size_t allocations_since_sweep_ = 0;
+  int64_t unreported_bytes_ = 0;
 };
 
 // Runs `body`, turning C++ exceptions into JavaScript ones with a code.
-Napi::Value guarded(const Napi::CallbackInfo& info, const std::function<Napi::Value()>& body);
+Napi::Value guarded(const Napi::CallbackInfo& info, FunctionRef<Napi::Value()> body);
 Napi::Error to_js_error(Napi::Env env, std::exception_ptr failure);
 
 }  // namespace warpgrad::binding

@@ -13,12 +13,19 @@ namespace warpgrad::binding {
 
 namespace {
 
+constexpr size_t kMostReads = 13, kMostWrites = 8;  // of kdaBackward
+
 // Reads positional arguments in order, and collects the storages behind the tensors.
 class Arguments {
  public:
   explicit Arguments(const Napi::CallbackInfo& info) : info_(info) {}
 
-  StreamHandle& stream() { return StreamHandle::from(next()); }
+  StreamHandle& stream() {
+    stream_ = &StreamHandle::from(next());
+    uses.reads.reserve(kMostReads);
+    uses.writes.reserve(kMostWrites);
+    return *stream_;
+  }
   TensorView input() { return tensor(uses.reads); }  // undefined gives an absent view
   TensorView output() { return tensor(uses.writes); }
   float number() { return next().As<Napi::Number>().FloatValue(); }
@@ -27,13 +34,15 @@ class Arguments {
 
   int64_t window_side() {
     const double value = next().As<Napi::Number>().DoubleValue();
-    return std::isinf(value) ? ops::kUnbounded : static_cast<int64_t>(value);
+    WG_CHECK(value >= 0, ErrorCode::kInvalidArgument, "windows must not be negative, got ", value);
+    return value < 0x1p62 ? static_cast<int64_t>(value) : ops::kUnbounded;
   }
 
   std::vector<int32_t> cu_seqlens() {  // undefined gives an empty vector
     const Napi::Value value = next();
     if (value.IsUndefined()) return {};
     const Napi::Int32Array array = value.As<Napi::Int32Array>();
+    WG_CHECK(array.TypedArrayType() == napi_int32_array, ErrorCode::kInternal, "expected an Int32Array");
     return std::vector<int32_t>(array.Data(), array.Data() + array.ElementLength());
   }
 
@@ -45,13 +54,15 @@ class Arguments {
   TensorView tensor(std::vector<StoragePtr>& storages) {
     const Napi::Value value = next();
     if (value.IsUndefined()) return {};
-    const TensorHandle& handle = unwrap<TensorHandle>(value);
-    WG_CHECK(handle.storage() != nullptr, ErrorCode::kInternal, "the tensor was disposed");
+    const TensorHandle& handle = Environment::of(info_.Env()).tensors.get(value);
+    WG_CHECK(handle.holds_storage(), ErrorCode::kInternal, "the tensor was disposed");
+    stream_->backend_of(*handle.storage());
     storages.push_back(handle.storage());
     return handle.view();
   }
 
   const Napi::CallbackInfo& info_;
+  StreamHandle* stream_ = nullptr;
   size_t position_ = 0;
 };
 
@@ -67,12 +78,18 @@ ops::AttentionOptions attention_options(Arguments& arguments) {
   return options;
 }
 
+ops::GateKind gate_kind(int code) {
+  WG_CHECK(code >= 0 && code <= static_cast<int>(ops::GateKind::kBounded), ErrorCode::kInternal,
+           "no gate has the code ", code);
+  return static_cast<ops::GateKind>(code);
+}
+
 // scale, qkL2Norm, gateKind, lowerBound, betaLogits, allowNegEigval, stateVk, cuSeqlens?
 ops::KdaOptions kda_options(Arguments& arguments) {
   ops::KdaOptions options;
   options.scale = arguments.number();
   options.qk_l2_norm = arguments.flag();
-  options.gate = static_cast<ops::GateKind>(arguments.integer());
+  options.gate = gate_kind(arguments.integer());
   options.lower_bound = arguments.number();
   options.beta_logits = arguments.flag();
   options.allow_neg_eigval = arguments.flag();

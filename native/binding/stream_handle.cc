@@ -5,11 +5,12 @@
 namespace warpgrad::binding {
 
 Napi::Function StreamHandle::define(Napi::Env env) {
-  return DefineClass(env, "NativeStream",
-                     {InstanceMethod<&StreamHandle::synchronize>("synchronize"),
-                      InstanceMethod<&StreamHandle::synchronize_sync>("synchronizeSync"),
-                      InstanceMethod<&StreamHandle::record>("record"), InstanceMethod<&StreamHandle::wait>("wait"),
-                      InstanceMethod<&StreamHandle::handle>("handle")});
+  return DefineClass(
+      env, "NativeStream",
+      {InstanceMethod<&StreamHandle::synchronize>("synchronize"),
+       InstanceMethod<&StreamHandle::synchronize_sync>("synchronizeSync"),
+       InstanceMethod<&StreamHandle::record>("record"), InstanceMethod<&StreamHandle::wait>("wait"),
+       InstanceMethod<&StreamHandle::handle>("handle"), InstanceMethod<&StreamHandle::capture>("capture")});
 }
 
 StreamHandle::StreamHandle(const Napi::CallbackInfo& info)
@@ -22,6 +23,11 @@ StreamHandle::StreamHandle(const Napi::CallbackInfo& info)
     environment_.live_streams.insert(this);
     return info.Env().Undefined();
   });
+}
+
+ops::Backend& StreamHandle::backend_of(const Storage& storage) {
+  WG_CHECK(storage.device() == stream_->device(), ErrorCode::kInternal, "the tensor and the stream are on two devices");
+  return *backend_;
 }
 
 Napi::Value StreamHandle::synchronize(const Napi::CallbackInfo& info) {
@@ -57,12 +63,54 @@ Napi::Value StreamHandle::handle(const Napi::CallbackInfo& info) {
   return Napi::BigInt::New(info.Env(), stream_->native_handle());
 }
 
+// capture(enqueueWork): a NativeGraph of what the function enqueues on this stream.
+Napi::Value StreamHandle::capture(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    const Napi::Function enqueue_work = info[0].As<Napi::Function>();
+    std::unique_ptr<Graph> graph = stream_->capture([&] { enqueue_work.Call({}); });
+    const Napi::Object handle = environment_.graph_constructor.New({});
+    GraphHandle::Unwrap(handle)->graph = std::move(graph);
+    return handle;
+  });
+}
+
 Napi::Function EventHandle::define(Napi::Env env) {
-  return DefineClass(env, "NativeEvent", {InstanceMethod<&EventHandle::reached>("reached")});
+  return DefineClass(env, "NativeEvent",
+                     {InstanceMethod<&EventHandle::reached>("reached"),
+                      InstanceMethod<&EventHandle::milliseconds_since>("millisecondsSince")});
+}
+
+// millisecondsSince(earlier): both are reached.
+Napi::Value EventHandle::milliseconds_since(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    const EventPtr& earlier = unwrap<EventHandle>(info[0]).event;
+    WG_CHECK(event && earlier && event->reached() && earlier->reached(), ErrorCode::kInternal,
+             "the time between events is known once both are reached");
+    return Napi::Number::New(info.Env(), event->milliseconds_since(*earlier));
+  });
 }
 
 Napi::Value EventHandle::reached(const Napi::CallbackInfo& info) {
   return Napi::Boolean::New(info.Env(), event == nullptr || event->reached());
+}
+
+Napi::Function GraphHandle::define(Napi::Env env) {
+  return DefineClass(
+      env, "NativeGraph",
+      {InstanceMethod<&GraphHandle::replay>("replay"), InstanceMethod<&GraphHandle::release>("release")});
+}
+
+Napi::Value GraphHandle::replay(const Napi::CallbackInfo& info) {
+  return guarded(info, [&] {
+    WG_CHECK(graph != nullptr, ErrorCode::kInternal, "the graph was released");
+    graph->replay();
+    return info.Env().Undefined();
+  });
+}
+
+Napi::Value GraphHandle::release(const Napi::CallbackInfo& info) {
+  graph.reset();
+  return info.Env().Undefined();
 }
 
 }  // namespace warpgrad::binding

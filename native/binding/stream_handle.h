@@ -21,6 +21,8 @@ class StreamHandle : public Napi::ObjectWrap<StreamHandle> {
 
   Stream& stream() { return *stream_; }
   ops::Backend& backend() { return *backend_; }
+  // The same, for work on a storage: refuses one of another device.
+  ops::Backend& backend_of(const Storage& storage);
   static StreamHandle& from(const Napi::Value& value) { return unwrap<StreamHandle>(value); }
 
  private:
@@ -29,6 +31,7 @@ class StreamHandle : public Napi::ObjectWrap<StreamHandle> {
   Napi::Value record(const Napi::CallbackInfo& info);
   Napi::Value wait(const Napi::CallbackInfo& info);
   Napi::Value handle(const Napi::CallbackInfo& info);
+  Napi::Value capture(const Napi::CallbackInfo& info);
 
   Environment& environment_;
   ops::Backend* backend_ = nullptr;
@@ -50,6 +53,27 @@ class EventHandle : public Napi::ObjectWrap<EventHandle> {
 
  private:
   Napi::Value reached(const Napi::CallbackInfo& info);
+  Napi::Value milliseconds_since(const Napi::CallbackInfo& info);
+
+  Environment& environment_;
+};
+
+// The native half of a Graph; made by NativeStream.capture().
+class GraphHandle : public Napi::ObjectWrap<GraphHandle> {
+ public:
+  static constexpr const char* kName = "NativeGraph";
+  static constexpr auto kLive = &Environment::live_graphs;
+  static Napi::Function define(Napi::Env env);
+  explicit GraphHandle(const Napi::CallbackInfo& info) : ObjectWrap(info), environment_(Environment::of(info.Env())) {
+    environment_.live_graphs.insert(this);
+  }
+  ~GraphHandle() override { environment_.live_graphs.erase(this); }
+
+  std::unique_ptr<Graph> graph;
+
+ private:
+  Napi::Value replay(const Napi::CallbackInfo& info);
+  Napi::Value release(const Napi::CallbackInfo& info);
 
   Environment& environment_;
 };

@@ -1,9 +1,11 @@
 #include "binding/tensor_handle.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <utility>
 
+#include "binding/environment.h"
 #include "binding/stream_handle.h"
 #include "core/check.h"
 
@@ -11,172 +13,259 @@ namespace warpgrad::binding {
 
 namespace {
 
-constexpr int64_t kHandleBytes = 512;  // about what the objects around a storage weigh
+constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument;
+constexpr double kMaxSafeInteger = 9007199254740991;
 
-// The collector starts once 64 MB more are alive outside its heap than after its last run. Between its start and its
-// end a loop of operations allocates as much again, so each byte counts twice to keep the sum near 64 MB.
-constexpr int64_t kExternalWeight = 2;
-
-std::array<int64_t, kMaxRank> read_dims(const Napi::Value& value, int* rank) {
-  const Napi::Array array = value.As<Napi::Array>();
-  WG_CHECK(array.Length() <= kMaxRank, ErrorCode::kInvalidArgument, "a tensor has ", kMaxRank, " dimensions at most");
-  std::array<int64_t, kMaxRank> dims{};
-  *rank = static_cast<int>(array.Length());
-  for (int i = 0; i < *rank; ++i) dims[i] = array.Get(i).As<Napi::Number>().Int64Value();
-  return dims;
+int64_t to_integer(double number) {
+  WG_CHECK(std::abs(number) <= kMaxSafeInteger && number == std::trunc(number), kInvalid, "expected an integer, got ",
+           number);
+  return static_cast<int64_t>(number);
 }
 
-}  // namespace
-
-ExternalMemory::ExternalMemory(Napi::Env env, size_t bytes)
-    : env_(env), bytes_(kExternalWeight * static_cast<int64_t>(bytes) + kHandleBytes) {
-  Napi::MemoryManagement::AdjustExternalMemory(env_, bytes_);
+int64_t read_integer(const Napi::Value& value) {
+  return to_integer(value.As<Napi::Number>().DoubleValue());
 }
 
-ExternalMemory::~ExternalMemory() {
-  Napi::MemoryManagement::AdjustExternalMemory(env_, -bytes_);
-}
-
-Napi::Function TensorHandle::define(Napi::Env env) {
-  return DefineClass(
-      env, "NativeTensor",
-      {InstanceMethod<&TensorHandle::release_js>("release"), InstanceMethod<&TensorHandle::make_view>("view"),
-       InstanceMethod<&TensorHandle::address>("address"), InstanceMethod<&TensorHandle::write>("write"),
-       InstanceMethod<&TensorHandle::read>("read"), InstanceMethod<&TensorHandle::read_sync>("readSync"),
-       InstanceMethod<&TensorHandle::copy_from>("copyFrom")});
-}
-
-TensorHandle::TensorHandle(const Napi::CallbackInfo& info)
-    : ObjectWrap(info), environment_(Environment::of(info.Env())) {
-  environment_.add(this);
-  if (info.Length() == 0) return;  // make_view fills it in
-  try {
-    allocate(info);
-  } catch (const Napi::Error&) {
-    environment_.remove(this);
-    throw;
-  } catch (...) {
-    environment_.remove(this);
-    throw to_js_error(info.Env(), std::current_exception());
+// Reads the shape from Environment::sizes.
+void read_shape(const Napi::Value& rank, TensorView& view) {
+  const int64_t count = read_integer(rank);
+  WG_CHECK(count >= 0 && count <= kMaxRank, kInvalid, "a tensor has 0 to ", kMaxRank, " dimensions, got ", count);
+  view.rank = static_cast<int>(count);
+  int64_t bytes = static_cast<int64_t>(dtype_bytes(view.dtype));
+  const double* sizes = Environment::of(rank.Env()).sizes;
+  for (int i = 0; i < view.rank; ++i) {
+    view.shape[i] = to_integer(sizes[i]);
+    WG_CHECK(view.shape[i] >= 0, kInvalid, "sizes must not be negative, got ", view.shape[i]);
+    WG_CHECK(!__builtin_mul_overflow(bytes, view.shape[i], &bytes), kInvalid, "the tensor has too many elements");
   }
 }
 
-TensorHandle::~TensorHandle() {
-  environment_.remove(this);
+// Reads the strides, which follow the shape.
+void read_strides(Napi::Env env, TensorView& view) {
+  const double* sizes = Environment::of(env).sizes;
+  for (int i = 0; i < view.rank; ++i) view.strides[i] = to_integer(sizes[view.rank + i]);
 }
 
-void TensorHandle::allocate(const Napi::CallbackInfo& info) {
-  StreamHandle& stream = StreamHandle::from(info[0]);
-  view_.dtype = static_cast<DType>(info[1].As<Napi::Number>().Int32Value());
-  view_.shape = read_dims(info[2], &view_.rank);
-  view_.set_contiguous_strides();
-  const size_t bytes = static_cast<size_t>(view_.num_elems()) * dtype_bytes(view_.dtype);
-  environment_.before_allocation(info.Env(), bytes);
-  storage_ = stream.backend().allocate(bytes, stream.stream());
-  external_memory_ = std::make_shared<ExternalMemory>(info.Env(), bytes);
-  view_.data = storage_->data();
-  if (info[3].As<Napi::Boolean>()) stream.backend().zero(stream.stream(), storage_);
+// Where the elements of a view lie, in bytes from the first one; `end` is one past the last byte.
+struct Span {
+  int64_t begin = 0, end = 0;
+};
+
+Span span_of(const TensorView& view) {
+  if (view.num_elems() == 0) return {};
+  const int64_t element_bytes = static_cast<int64_t>(dtype_bytes(view.dtype));
+  Span span{0, element_bytes};
+  for (int i = 0; i < view.rank; ++i) {
+    int64_t reach = 0;
+    bool overflows = __builtin_mul_overflow(view.shape[i] - 1, view.strides[i], &reach);
+    overflows |= __builtin_mul_overflow(reach, element_bytes, &reach);
+    int64_t& side = reach < 0 ? span.begin : span.end;
+    overflows |= __builtin_add_overflow(side, reach, &side);
+    WG_CHECK(!overflows, kInvalid, "the strides reach beyond any memory");
+  }
+  return span;
 }
 
-void TensorHandle::release(Napi::Env) {
-  storage_.reset();
-  external_memory_.reset();
-  view_.data = nullptr;
+TensorHandle& tensor(const Napi::Value& value) {
+  return Environment::of(value.Env()).tensors.get(value);
 }
 
-Napi::Value TensorHandle::release_js(const Napi::CallbackInfo& info) {
-  release(info.Env());
-  return info.Env().Undefined();
+TensorHandle& live_tensor(const Napi::Value& value) {
+  TensorHandle& handle = tensor(value);
+  WG_CHECK(handle.holds_storage(), ErrorCode::kInternal, "the tensor was disposed");
+  return handle;
 }
 
-// view(shape, strides, offset): another handle on the same storage; strides and offset in elements of this dtype.
-Napi::Value TensorHandle::make_view(const Napi::CallbackInfo& info) {
+// Gives the external of a handle: `reused`, a released one, or a new one.
+Napi::Value hand_out(const Napi::Value& reused, const TensorView& view, StoragePtr storage) {
+  Environment& environment = Environment::of(reused.Env());
+  const Napi::Value external = reused.IsUndefined() ? environment.tensors.add(environment, reused.Env()) : reused;
+  TensorHandle& handle = environment.tensors.get(external);
+  WG_CHECK(!handle.holds_storage(), ErrorCode::kInternal, "the tensor is in use");
+  handle.set(environment, view, std::move(storage));
+  return external;
+}
+
+// tensorAllocate(stream, dtype, rank, zeroed, reused?): contiguous. `reused` is a released tensor to fill again.
+Napi::Value allocate(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
-    WG_CHECK(storage_ != nullptr, ErrorCode::kInternal, "the tensor was disposed");
-    const Napi::Object object = environment_.tensor_constructor.New({});
-    TensorHandle& handle = *Unwrap(object);
-    handle.view_.dtype = view_.dtype;
-    handle.view_.shape = read_dims(info[0], &handle.view_.rank);
-    handle.view_.strides = read_dims(info[1], &handle.view_.rank);
-    const int64_t offset = info[2].As<Napi::Number>().Int64Value();
-    handle.view_.data = static_cast<char*>(view_.data) + offset * static_cast<int64_t>(dtype_bytes(view_.dtype));
-    handle.storage_ = storage_;
-    handle.external_memory_ = external_memory_;
-    return object;
+    StreamHandle& stream = StreamHandle::from(info[0]);
+    TensorView view;
+    view.dtype = read_dtype(info[1]);
+    read_shape(info[2], view);
+    view.set_contiguous_strides();
+    const size_t bytes = static_cast<size_t>(view.num_elems()) * dtype_bytes(view.dtype);
+    Environment::of(info.Env()).before_allocation(info.Env(), bytes);
+    StoragePtr storage = stream.backend().allocate(bytes, stream.stream());
+    view.data = storage->data();
+    if (info[3].As<Napi::Boolean>().Value()) stream.backend().zero(stream.stream(), storage);
+    return hand_out(info[4], view, std::move(storage));
   });
 }
 
-Napi::Value TensorHandle::address(const Napi::CallbackInfo& info) {
-  return Napi::BigInt::New(info.Env(), static_cast<uint64_t>(reinterpret_cast<uintptr_t>(view_.data)));
+// tensorAdopt(stream, dtype, rank, address, owner?): memory that others made, trusted to hold the elements.
+Napi::Value adopt(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    StreamHandle& stream = StreamHandle::from(info[0]);
+    TensorView view;
+    view.dtype = read_dtype(info[1]);
+    read_shape(info[2], view);
+    read_strides(info.Env(), view);
+    bool lossless = false;
+    view.data = reinterpret_cast<void*>(info[3].As<Napi::BigInt>().Uint64Value(&lossless));
+    WG_CHECK(lossless && view.data != nullptr, kInvalid, "the address must be a positive 64-bit number");
+    const Span span = span_of(view);
+    WG_CHECK(span.begin == 0, kInvalid, "strides must not be negative");
+    std::shared_ptr<void> owner = Environment::of(info.Env()).hold(info[4]);
+    StoragePtr storage =
+        stream.backend().adopt(view.data, static_cast<size_t>(span.end), stream.stream(), std::move(owner));
+    return hand_out(info.Env().Undefined(), view, std::move(storage));
+  });
 }
 
-// write(stream, typedArray): fills this fresh contiguous tensor with the bytes of the array.
-Napi::Value TensorHandle::write(const Napi::CallbackInfo& info) {
+// tensorView(tensor, rank, offset, reused?): another handle on the same storage; in elements of its dtype.
+Napi::Value make_view(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    const TensorHandle& source = live_tensor(info[0]);
+    TensorView view;
+    view.dtype = source.view().dtype;
+    read_shape(info[1], view);
+    read_strides(info.Env(), view);
+    const Span span = span_of(view);
+    const char* base = static_cast<const char*>(source.storage()->data());
+    const int64_t element_bytes = static_cast<int64_t>(dtype_bytes(view.dtype));
+    const int64_t first = static_cast<const char*>(source.view().data) - base + read_integer(info[2]) * element_bytes;
+    const int64_t size = static_cast<int64_t>(source.storage()->bytes());
+    // Compared one by one: sums of what JavaScript passed could overflow.
+    WG_CHECK(first >= 0 && first <= size && span.begin >= -first && span.end <= size - first, kInvalid,
+             "the view reaches beyond the tensor's memory");
+    view.data = const_cast<char*>(base) + first;
+    return hand_out(info[3], view, source.storage());
+  });
+}
+
+// tensorRelease(tensor): gives up the share in the storage; the handle may be reused.
+Napi::Value release(const Napi::CallbackInfo& info) {
   return guarded(info, [&] {
-    StreamHandle& stream = StreamHandle::from(info[0]);
-    const Napi::TypedArray array = info[1].As<Napi::TypedArray>();
-    WG_CHECK(storage_ && array.ByteLength() == storage_->bytes(), ErrorCode::kInternal, "write: the sizes differ");
-    const char* host = static_cast<const char*>(array.ArrayBuffer().Data()) + array.ByteOffset();
-    stream.backend().write(stream.stream(), storage_, host, array.ByteLength());
+    tensor(info[0]).release(Environment::of(info.Env()));
     return info.Env().Undefined();
   });
 }
 
-Napi::ArrayBuffer TensorHandle::enqueue_read(const Napi::CallbackInfo& info, Stream& stream) {
-  WG_CHECK(storage_ != nullptr, ErrorCode::kInternal, "the tensor was disposed");
-  const size_t bytes = static_cast<size_t>(view_.num_elems()) * dtype_bytes(view_.dtype);
+// tensorAddress(tensor)
+Napi::Value address(const Napi::CallbackInfo& info) {
+  return guarded(info, [&]() -> Napi::Value {
+    return Napi::BigInt::New(info.Env(),
+                             static_cast<uint64_t>(reinterpret_cast<uintptr_t>(live_tensor(info[0]).view().data)));
+  });
+}
+
+// tensorWrite(stream, tensor, typedArray): fills a fresh contiguous tensor with the bytes of the array.
+Napi::Value write(const Napi::CallbackInfo& info) {
+  return guarded(info, [&] {
+    StreamHandle& stream = StreamHandle::from(info[0]);
+    const StoragePtr& storage = live_tensor(info[1]).storage();
+    const Napi::TypedArray array = info[2].As<Napi::TypedArray>();
+    WG_CHECK(array.ByteLength() == storage->bytes(), ErrorCode::kInternal, "write: the sizes differ");
+    const char* host = static_cast<const char*>(array.ArrayBuffer().Data()) + array.ByteOffset();
+    stream.backend_of(*storage).write(stream.stream(), storage, host, array.ByteLength());
+    return info.Env().Undefined();
+  });
+}
+
+// Enqueues the copy to a fresh ArrayBuffer and gives that.
+Napi::ArrayBuffer enqueue_read(const Napi::CallbackInfo& info, StreamHandle& stream) {
+  const TensorHandle& source = live_tensor(info[1]);
+  const size_t bytes = static_cast<size_t>(source.view().num_elems()) * dtype_bytes(source.view().dtype);
   // The engine ends the process when it can't allocate; whether it can is asked of the system first.
   const std::unique_ptr<void, void (*)(void*)> probe(std::malloc(bytes + 1), std::free);
   WG_CHECK(probe != nullptr, ErrorCode::kOutOfMemory, "data: can't allocate ", bytes, " bytes for the elements");
   Napi::ArrayBuffer buffer = Napi::ArrayBuffer::New(info.Env(), bytes);
-  if (bytes > 0) StreamHandle::from(info[0]).backend().read(stream, buffer.Data(), view_, {{storage_}, {}});
+  ops::Backend& backend = stream.backend_of(*source.storage());
+  if (bytes > 0) backend.read(stream.stream(), buffer.Data(), source.view(), {{source.storage()}, {}});
   return buffer;
 }
 
-// read(stream): a promise of an ArrayBuffer with the elements in row-major order.
-Napi::Value TensorHandle::read(const Napi::CallbackInfo& info) {
+// tensorRead(stream, tensor): a promise of an ArrayBuffer with the elements in row-major order.
+Napi::Value read(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
-    Stream& stream = StreamHandle::from(info[0]).stream();
+    StreamHandle& stream = StreamHandle::from(info[0]);
     const Napi::ArrayBuffer buffer = enqueue_read(info, stream);
-    return environment_.when_done(info.Env(), stream, buffer);
+    return Environment::of(info.Env()).when_done(info.Env(), stream.stream(), buffer);
   });
 }
 
-Napi::Value TensorHandle::read_sync(const Napi::CallbackInfo& info) {
+// tensorReadSync(stream, tensor)
+Napi::Value read_sync(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
-    Stream& stream = StreamHandle::from(info[0]).stream();
+    StreamHandle& stream = StreamHandle::from(info[0]);
     const Napi::ArrayBuffer buffer = enqueue_read(info, stream);
-    stream.synchronize();
+    stream.stream().synchronize();
     return buffer;
   });
 }
 
-// copyFrom(stream, source): this fresh tensor = source, converted to this dtype. Between devices the source is
-// contiguous and of the same dtype, and the stream is the GPU's.
-Napi::Value TensorHandle::copy_from(const Napi::CallbackInfo& info) {
+// tensorCopy(stream, target, source, overwrites): target = source, converted to its dtype. `overwrites`: the target is
+// not fresh. Between devices both are contiguous and of one dtype, and the stream is the target's, or the source's when
+// the target is on the CPU.
+Napi::Value copy(const Napi::CallbackInfo& info) {
   return guarded(info, [&] {
     StreamHandle& stream = StreamHandle::from(info[0]);
-    TensorHandle& source = unwrap<TensorHandle>(info[1]);
-    WG_CHECK(storage_ && source.storage_, ErrorCode::kInternal, "the tensor was disposed");
-    WG_CHECK(view_.rank == source.view_.rank && view_.shape == source.view_.shape, ErrorCode::kInternal,
-             "copyFrom: the shapes differ");
-    const Device from = source.storage_->device();
-    const Device to = storage_->device();
-    if (from == to) {
-      stream.backend().copy(stream.stream(), view_, source.view_, {{source.storage_}, {storage_}});
+    const TensorHandle& target = live_tensor(info[1]);
+    const TensorHandle& source = live_tensor(info[2]);
+    const TensorView &to = target.view(), &from = source.view();
+    WG_CHECK(to.rank == from.rank && to.shape == from.shape, ErrorCode::kInternal, "copy: the shapes differ");
+    if (source.storage()->device() == target.storage()->device()) {
+      ops::Backend& backend = stream.backend_of(*target.storage());
+      if (info[3].As<Napi::Boolean>().Value()) backend.order_after_uses(stream.stream(), target.storage());
+      backend.copy(stream.stream(), to, from, {{source.storage()}, {target.storage()}});
       return info.Env().Undefined();
     }
-    WG_CHECK(view_.dtype == source.view_.dtype && source.view_.contiguous(), ErrorCode::kInternal,
-             "copyFrom: a copy between devices neither converts nor gathers");
-    WG_CHECK(from.type == DeviceType::kCpu || to.type == DeviceType::kCpu, ErrorCode::kUnsupported,
-             "to: copies between two GPUs go through device 'cpu'");
-    if (from.type == DeviceType::kCpu) {
-      stream.backend().copy_from_cpu(stream.stream(), storage_, source.view_, source.storage_);
+    WG_CHECK(to.dtype == from.dtype && from.contiguous() && to.contiguous() && to.data == target.storage()->data(),
+             ErrorCode::kInternal, "copy: a copy between devices neither converts nor gathers");
+    if (target.storage()->device().type == DeviceType::kCpu) {
+      stream.backend_of(*source.storage()).copy_to_cpu(stream.stream(), target.storage(), from, source.storage());
     } else {
-      stream.backend().copy_to_cpu(stream.stream(), storage_, source.view_, source.storage_);
+      stream.backend_of(*target.storage()).copy_from(stream.stream(), target.storage(), from, source.storage());
     }
     return info.Env().Undefined();
   });
+}
+
+}  // namespace
+
+void TensorHandle::set(Environment& environment, const TensorView& view, StoragePtr storage) {
+  view_ = view;
+  storage_ = std::move(storage);
+  if (storage_->num_handles++ == 0) environment.report_external_bytes(static_cast<int64_t>(storage_->bytes()));
+}
+
+void TensorHandle::release(Environment& environment) {
+  if (!storage_) return;
+  if (--storage_->num_handles == 0) environment.report_external_bytes(-static_cast<int64_t>(storage_->bytes()));
+  storage_.reset();
+  view_.data = nullptr;
+}
+
+DType read_dtype(const Napi::Value& value) {
+  const int64_t code = read_integer(value);
+  WG_CHECK(code >= 0 && code <= static_cast<int64_t>(DType::kInt32), kInvalid, "no dtype has the code ", code);
+  return static_cast<DType>(code);
+}
+
+void define_tensors(Napi::Env env, Napi::Object exports) {
+  double* sizes = Environment::of(env).sizes;
+  const auto memory = Napi::ArrayBuffer::New(env, sizes, sizeof(Environment::sizes));
+  exports.Set("sizes", Napi::Float64Array::New(env, 2 * kMaxRank, memory, 0));
+  exports.Set("tensorAllocate", Napi::Function::New<allocate>(env));
+  exports.Set("tensorAdopt", Napi::Function::New<adopt>(env));
+  exports.Set("tensorView", Napi::Function::New<make_view>(env));
+  exports.Set("tensorRelease", Napi::Function::New<release>(env));
+  exports.Set("tensorAddress", Napi::Function::New<address>(env));
+  exports.Set("tensorWrite", Napi::Function::New<write>(env));
+  exports.Set("tensorRead", Napi::Function::New<read>(env));
+  exports.Set("tensorReadSync", Napi::Function::New<read_sync>(env));
+  exports.Set("tensorCopy", Napi::Function::New<copy>(env));
 }
 
 }  // namespace warpgrad::binding

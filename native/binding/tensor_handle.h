@@ -2,58 +2,38 @@
 
 #include <napi.h>
 
-#include <memory>
-
-#include "binding/environment.h"
 #include "core/storage.h"
 #include "core/tensor_view.h"
 
 namespace warpgrad::binding {
 
-// What the collector is told that one storage weighs, for as long as some handle refers to it. JavaScript thread only.
-class ExternalMemory {
+class Environment;
+
+// The native half of a Tensor: a view and a share in its storage. For JavaScript it is an opaque external value, passed
+// to the functions below: an object with methods would cost twice as much to make and three times as much to unwrap.
+//
+// The external holds the handle's number in the environment's table, not its address, so that no value that JavaScript
+// could pass reaches memory that is not a handle's.
+class TensorHandle {
  public:
-  ExternalMemory(Napi::Env env, size_t bytes);
-  ~ExternalMemory();
-
- private:
-  Napi::Env env_;
-  int64_t bytes_;
-};
-
-// The native half of a Tensor: a view and a share in its storage. `new NativeTensor(stream, dtype, shape, zeroed)`.
-class TensorHandle : public Napi::ObjectWrap<TensorHandle> {
- public:
-  static constexpr const char* kName = "NativeTensor";
-  static constexpr auto kLive = &Environment::live_tensors;
-  static Napi::Function define(Napi::Env env);
-  explicit TensorHandle(const Napi::CallbackInfo& info);
-  ~TensorHandle() override;
-
   const TensorView& view() const { return view_; }
   const StoragePtr& storage() const { return storage_; }
-  bool collected() const { return Value().IsEmpty(); }
-  void release(Napi::Env env);
+  bool holds_storage() const { return storage_ != nullptr; }
 
-  TensorHandle* next = nullptr;  // the environment's list of handles
-  TensorHandle* previous = nullptr;
+  void set(Environment& environment, const TensorView& view, StoragePtr storage);
+  void release(Environment& environment);
+
+  napi_ref external = nullptr;  // weak; null while the handle is in no use
 
  private:
-  void allocate(const Napi::CallbackInfo& info);
-  Napi::Value release_js(const Napi::CallbackInfo& info);
-  Napi::Value make_view(const Napi::CallbackInfo& info);
-  Napi::Value address(const Napi::CallbackInfo& info);
-  Napi::Value write(const Napi::CallbackInfo& info);
-  Napi::Value read(const Napi::CallbackInfo& info);
-  Napi::Value read_sync(const Napi::CallbackInfo& info);
-  Napi::Value copy_from(const Napi::CallbackInfo& info);
-  // Enqueues the copy to a fresh ArrayBuffer and gives that.
-  Napi::ArrayBuffer enqueue_read(const Napi::CallbackInfo& info, Stream& stream);
-
-  Environment& environment_;
   StoragePtr storage_;
-  std::shared_ptr<ExternalMemory> external_memory_;
   TensorView view_;
 };
+
+// The dtype of a code as in lib/dtype.ts.
+DType read_dtype(const Napi::Value& value);
+
+// tensorAllocate, tensorAdopt, tensorView, tensorRelease, ...: typed in lib/native.ts.
+void define_tensors(Napi::Env env, Napi::Object exports);
 
 }  // namespace warpgrad::binding

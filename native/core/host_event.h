@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "core/check.h"
 #include "core/stream.h"
 
 namespace warpgrad {
@@ -24,6 +25,9 @@ class HostEvent : public Event {
   void synchronize() const override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return set_; });
+  }
+  double milliseconds_since(const Event&) const override {
+    throw Error(ErrorCode::kInternal, "a host event has no time");
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
@@ -22,6 +23,9 @@ class Storage {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
+  // JavaScript tensors that share it. Only the thread that enqueues touches it.
+  int num_handles = 0;
+
   // Set when an operation that writes here is enqueued, so that a reader on another stream can wait for it.
   // Only the thread that enqueues touches it.
   EventPtr last_write;
@@ -36,6 +40,16 @@ class Storage {
   size_t bytes_;
 };
 using StoragePtr = std::shared_ptr<Storage>;
+
+// Memory that somebody else frees once `owner` is let go.
+class AdoptedStorage : public Storage {
+ public:
+  AdoptedStorage(Device device, void* data, size_t bytes, std::shared_ptr<void> owner)
+      : Storage(device, data, bytes), owner_(std::move(owner)) {}
+
+ private:
+  std::shared_ptr<void> owner_;
+};
 
 // The storages that a queued operation keeps alive and is ordered by.
 struct StorageUses {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/device.h"
+#include "core/function_ref.h"
 
 namespace warpgrad {
 
@@ -15,8 +16,17 @@ class Event {
   virtual ~Event() = default;
   virtual bool reached() const = 0;
   virtual void synchronize() const = 0;  // blocks the calling thread
+  // Between two events that Stream::record() gave on one device, both reached.
+  virtual double milliseconds_since(const Event& earlier) const = 0;
 };
 using EventPtr = std::shared_ptr<const Event>;
+
+// Operations that were captured from a stream, to be run again on it as one.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void replay() = 0;  // enqueues and returns
+};
 
 // Runs the operations enqueued on it in order. Enqueueing and waiting are done by one thread, its owner.
 class Stream {
@@ -30,6 +40,9 @@ class Stream {
   // Calls `done` on another thread once all work enqueued so far has finished, with the first failure since the
   // last report, or null.
   virtual void notify(std::function<void(std::exception_ptr)> done) = 0;
+  // Records what `enqueue_work` enqueues here instead of running it. An exception of it ends the capture and is passed
+  // on.
+  virtual std::unique_ptr<Graph> capture(FunctionRef<void()> enqueue_work) = 0;
 };
 
 }  // namespace warpgrad

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -32,6 +33,12 @@ struct TensorView {
       expected *= shape[i];
     }
     return true;
+  }
+
+  // Equal but for the address.
+  bool same_layout(const TensorView& other) const {
+    return dtype == other.dtype && rank == other.rank && std::equal(shape.begin(), shape.begin() + rank, other.shape.begin()) &&
+           std::equal(strides.begin(), strides.begin() + rank, other.strides.begin());
   }
 
   // Sets the strides of a contiguous row-major tensor of this shape.

@@ -30,6 +30,8 @@ struct AttentionOptions {
   int64_t window_right = kUnbounded;  // keys to the right; 0 when causal
   std::vector<int32_t> cu_seqlens_q;  // [N + 1], empty when dense
   std::vector<int32_t> cu_seqlens_k;
+
+  friend bool operator==(const AttentionOptions&, const AttentionOptions&) = default;
 };
 
 struct AttentionForwardParams {

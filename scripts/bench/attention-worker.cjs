@@ -1,7 +1,7 @@
 'use strict';
 // Runs attention on request, for a driver in another language that measures peers beside it: one JSON object a line in, one
 // out. `load` reads q, k, v and dOut, float32 one after the other, from a file; `check` writes out, dq, dk and dv likewise;
-// `time` gives the median milliseconds of calls for about `seconds`.
+// `time` gives the milliseconds of calls for about `seconds`, without the first one.
 const fs = require('node:fs');
 const path = require('node:path');
 const readline = require('node:readline');
@@ -55,14 +55,14 @@ async function time({ pass, threads, seconds }) {
   const call = pass === 'forward' ? forward : backward;
   const times = [];
   const end = performance.now() + 1000 * seconds;
-  for (let i = 0; performance.now() < end || times.length < 3; ++i) {
+  for (let i = 0; performance.now() < end || times.length < 2; ++i) {
     const start = performance.now();
     const results = Object.values(call());
     await Stream.current().synchronize();
     if (i > 0) times.push(performance.now() - start);
     for (const tensor of results) tensor.dispose();
   }
-  return { ms: times.sort((a, b) => a - b)[Math.floor(times.length / 2)] };
+  return { ms: times };
 }
 
 /** @type {Record<string, (request: any) => object | Promise<object>>} */

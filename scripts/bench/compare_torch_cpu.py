@@ -1,9 +1,10 @@
 """Measures attention on the CPU beside PyTorch's scaled_dot_product_attention, in one run on the same cores.
 
-    python3 scripts/bench/compare_torch_cpu.py [--node node] [--out docs/benchmarks] [--threads 1,2,16]
+    python3 scripts/bench/compare_torch_cpu.py [--node node] [--out docs/benchmarks] [--threads 1,16]
 
-Both compute the same inputs; results are compared before anything is timed. Rounds alternate between the two, which never
-run at the same time; the figure is the median over the rounds of the median of the calls in a round.
+Both compute the same inputs; results are compared before anything is timed. The two take turns in short bursts, never at
+the same time, so that a slow moment of the machine falls on both: a round is a burst of each, the order changes from round to
+round, and a round's figure is the median of its calls. With one thread both processes are bound to the same processor.
 """
 
 import argparse
@@ -20,9 +21,9 @@ import time
 import torch
 import torch.nn.functional as functional
 
-ROUNDS = 5
-SECONDS = 0.4  # of calls, an implementation and round
-IDLE = 0.25  # before each burst: the other's threads stop spinning
+ROUNDS = 9
+SECONDS = 0.2  # of calls, an implementation and round
+IDLE = 0.25  # before each burst of several threads: the other's stop spinning
 SHAPES = [(1, 2048, 8, 64), (1, 2048, 8, 128)]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Largest relative difference (norm of the difference over norm) between two right results of a precision.
@@ -62,19 +63,20 @@ class Torch:
         return [x.detach().transpose(1, 2).float() for x in (out, *gradients)]
 
     def time(self, pass_name, threads):
+        """Milliseconds of the calls after the first."""
         torch.set_num_threads(threads)
         times = []
         end = time.perf_counter() + SECONDS
-        while time.perf_counter() < end or len(times) < 4:
+        while time.perf_counter() < end or len(times) < 3:
             start = time.perf_counter()
             out = self.forward()
             middle = time.perf_counter()
             if pass_name == "forward":
-                times.append(middle - start)
+                times.append(1e3 * (middle - start))
                 continue
             torch.autograd.grad(out, self.inputs, self.d_out)
-            times.append(time.perf_counter() - middle)
-        return 1e3 * statistics.median(times[1:])
+            times.append(1e3 * (time.perf_counter() - middle))
+        return times[1:]
 
 
 def relative(actual, expected):
@@ -99,33 +101,63 @@ def compare(worker, shape, dtype_name, folder):
     return peer
 
 
+def bind(processes, processors):
+    """Lets all threads of the processes run on these processors only."""
+    for process in processes:
+        for thread in os.listdir(f"/proc/{process}/task"):
+            os.sched_setaffinity(int(thread), processors)
+
+
 def measure(worker, peer, threads, pass_name):
-    times = {"warpgrad": [], "torch": []}
+    """The milliseconds of the calls of every round, by implementation."""
+    rounds = {"warpgrad": [], "torch": []}
     for round_number in range(ROUNDS):
-        order = list(times) if round_number % 2 == 0 else list(reversed(times))
+        order = list(rounds) if round_number % 2 == 0 else list(reversed(rounds))
         for name in order:
-            time.sleep(IDLE)
+            if threads > 1:
+                time.sleep(IDLE)
             if name == "torch":
-                times[name].append(peer.time(pass_name, threads))
+                rounds[name].append(peer.time(pass_name, threads))
             else:
-                times[name].append(worker.ask("time", **{"pass": pass_name}, threads=threads, seconds=SECONDS)["ms"])
-    return times
+                rounds[name].append(
+                    worker.ask("time", **{"pass": pass_name}, threads=threads, seconds=SECONDS)["ms"]
+                )
+    return rounds
+
+
+def summary(rounds):
+    """Of every implementation the median over the rounds and the fastest call; how many times as long PyTorch takes, with
+    the quartiles of that over the rounds."""
+    medians = {name: [statistics.median(calls) for calls in bursts] for name, bursts in rounds.items()}
+    middle = {name: statistics.median(values) for name, values in medians.items()}
+    ratios = [other / own for own, other in zip(medians["warpgrad"], medians["torch"])]
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return {
+        "ms": middle,
+        "best": {name: min(min(calls) for calls in bursts) for name, bursts in rounds.items()},
+        "ratio": middle["torch"] / middle["warpgrad"],
+        "ratioQuartiles": [low, high],
+        "rounds": medians,
+    }
 
 
 def markdown(report):
     lines = [
         f"Causal attention on {report['cpu']} with {report['processors']} processors, {report['instructionSet']};",
         f"PyTorch {report['versions']['torch']} ({report['versions']['torchCapability']}), warpgrad "
-        f"{report['versions']['warpgrad']}; {report['date']}. Milliseconds, median of {ROUNDS} alternating rounds.",
+        f"{report['versions']['warpgrad']}; {report['date']}. Milliseconds: median of {ROUNDS} alternating rounds, and the "
+        "fastest call; the ratio of the medians, with the quartiles of the ratio over the rounds.",
         "",
-        "| shape B×S×H×D | dtype | threads | pass | warpgrad | PyTorch | PyTorch / warpgrad |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| shape B×S×H×D | dtype | threads | pass | warpgrad | best | PyTorch | best | PyTorch / warpgrad | quartiles |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in report["rows"]:
-        lines.append(
-            f"| {row['case']} | {row['dtype']} | {row['threads']} | {row['pass']} | {row['ms']['warpgrad']:.2f} | "
-            f"{row['ms']['torch']:.2f} | {row['ms']['torch'] / row['ms']['warpgrad']:.2f} |"
-        )
+        cells = [row["case"], row["dtype"], str(row["threads"]), row["pass"]]
+        for name in ("warpgrad", "torch"):
+            cells += [f"{row['ms'][name]:.2f}", f"{row['best'][name]:.2f}"]
+        low, high = row["ratioQuartiles"]
+        cells += [f"{row['ratio']:.2f}", f"{low:.2f} to {high:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -133,7 +165,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--node", default="node")
     parser.add_argument("--out", type=pathlib.Path)
-    parser.add_argument("--threads", default=f"1,2,{os.cpu_count()}")
+    parser.add_argument("--threads", default=f"1,{os.cpu_count()}")
     arguments = parser.parse_args()
     worker = Worker(arguments.node)
     info = worker.ask("info")
@@ -152,26 +184,24 @@ def main():
         },
         "rows": [],
     }
+    processors = os.sched_getaffinity(0)
+    processes = [os.getpid(), worker.process.pid]
     with tempfile.TemporaryDirectory() as folder:
         for shape in SHAPES:
             for dtype_name in DTYPES:
                 peer = compare(worker, shape, dtype_name, pathlib.Path(folder))
                 for threads in (int(text) for text in arguments.threads.split(",")):
                     for pass_name in ("forward", "backward"):
-                        times = measure(worker, peer, threads, pass_name)
+                        bind(processes, processors if threads > 1 else {max(processors)})
                         row = {
                             "case": "×".join(map(str, shape)),
                             "dtype": dtype_name,
                             "threads": threads,
                             "pass": pass_name,
-                            "ms": {name: statistics.median(values) for name, values in times.items()},
-                            "spread": {
-                                name: (max(values) - min(values)) / statistics.median(values)
-                                for name, values in times.items()
-                            },
+                            **summary(measure(worker, peer, threads, pass_name)),
                         }
                         report["rows"].append(row)
-                        print(json.dumps(row), file=sys.stderr)
+                        print(json.dumps(row), file=sys.stderr, flush=True)
     if arguments.out:
         arguments.out.mkdir(parents=True, exist_ok=True)
         (arguments.out / "attention-cpu-torch.json").write_text(json.dumps(report, indent=2) + "\n")

@@ -107,6 +107,40 @@ test.each(DTYPES)('%s: a packed sequence gives what it gives alone, bitwise', as
   }
 });
 
+// Expected values: each query head alone, with its keys. Heads of a group share their keys' tiles where there is one query.
+test.each(DTYPES)(
+  '%s: one query a sequence, grouped heads: each head gives what it gives alone, bitwise',
+  async (dtype) => {
+    const random = new Random(`attention one query ${dtype}`);
+    const [H, Hkv] = [70, 2];
+    const cu = [0, 40, 41, 130];
+    const item = roundedAttentionCase(
+      {
+        title: 'one query',
+        inputs: { q: random.tensor([3, H, 24]), k: random.tensor([130, Hkv, 24]), v: random.tensor([130, Hkv, 40]) },
+        dOut: random.tensor([3, H, 40]),
+        options: { sink: random.tensor([H]), cuSeqlensQ: [0, 1, 2, 3], cuSeqlensK: cu, window: [60, 0] },
+      },
+      dtype,
+    );
+    for (const cpuThreads of [1, 2, 50]) {
+      const together = await withCpu({ cpuThreads }, () => runAttention(item, dtype));
+      for (const head of [0, 33, 34, 35, 69]) {
+        const of = (tensor: AttentionCase['dOut'], at: number) => sliceOf(tensor, tensor.shape.length - 2, at, at + 1);
+        const { q, k, v } = item.inputs;
+        const kvHead = Math.floor(head / (H / Hkv));
+        const inputs = { q: of(q, head), k: of(k, kvHead), v: of(v, kvHead) };
+        const options = { ...item.options, sink: sliceOf(item.options.sink!, 0, head, head + 1) };
+        const alone = await runAttention({ ...item, inputs, dOut: of(item.dOut, head), options }, dtype);
+        expectBitwiseEqual(`out of head ${head}`, of(together.out, head).data, alone.out.data);
+        expectBitwiseEqual(`dq of head ${head}`, of(together.dq, head).data, alone.dq.data);
+        expectBitwiseEqual(`lse of head ${head}`, sliceOf(together.lse, 0, head, head + 1).data, alone.lse.data);
+      }
+    }
+    expect(await attentionFailures(item, dtype)).toEqual([]);
+  },
+);
+
 // Expected values: one thread.
 test.each(DTYPES)('%s: equal for any number of threads, bitwise', async (dtype) => {
   const random = new Random(`attention threads ${dtype}`);

@@ -249,3 +249,19 @@ test('both state layouts give the same, with K = V and a random state', async ()
     expect(failuresOf({ [name]: transposed(vk[name]) }, { [name]: kv[name] }, () => tolerance)).toEqual([]);
   }
 });
+
+// Expected values: the float64 reference. A row's sum of squares passes the largest float from 1.8e19 on, and underflows
+// below 1e-23.
+test.each([1e18, 1e25, 3e37, 1e-20, 1e-38])('the L2 norm of rows of size %d', async (size) => {
+  for (const dims of [
+    [48, 32],
+    [5, 16], // its backward works in double precision
+  ] as const) {
+    const random = new Random(`norm ${size} ${dims[0]}`);
+    const drawn = denseCase(random, 1, 70, [...dims]);
+    const large = ({ shape, data }: Float64Tensor) => ({ shape, data: data.map((x, i) => (i % 3 ? size * x : x)) });
+    const { q, k } = drawn.inputs;
+    const item = { ...drawn, inputs: { ...drawn.inputs, q: large(q), k: large(k) } };
+    for (const dtype of ['float32', 'bfloat16'] as const) expect(await kdaFailures(item, { dtype })).toEqual([]);
+  }
+});

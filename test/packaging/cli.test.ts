@@ -144,6 +144,17 @@ describe('bench', () => {
     }
   }, 180_000);
 
+  test.each([
+    '/proc/none', // where Node itself tries to make folders for ever
+    __filename,
+    path.join(__filename, 'below'),
+  ])('an --out that can be no folder, %s, is refused at once', (out) => {
+    const { status, stderr } = warpgrad(['bench', '--quick', '--out', out]);
+    expect(status).toBe(1);
+    expect(stderr).toMatch(/^warpgrad bench: --out: can't write to the folder .*: E\w+: .* \(ERR_OUT_OF_RANGE\)\n$/);
+    expect(stderr).toContain(out);
+  });
+
   test('tables align numbers to the right', () => {
     const rows = [
       ['a', '10.5'],

@@ -1,5 +1,5 @@
 import * as tf from '@tensorflow/tfjs';
-import { memoryStats } from '../../lib';
+import { memoryStats, Stream } from '../../lib';
 import { attention, kda, kdaWithState } from '../../lib/integrations/tfjs';
 import { Random } from '../support/random';
 import { randomTensor } from './support';
@@ -114,5 +114,25 @@ describe('arguments', () => {
   test('unknown options', () => {
     expect(() => attention(q, k, v, { casual: true } as object)).toThrow("unknown option 'casual'");
     expect(() => kda(...kdaOperands(), { gates: {} } as object)).toThrow("unknown option 'gates'");
+  });
+
+  // It would run there and be waited for at once.
+  test('a stream', () => {
+    const stream = new Stream();
+    expect(() => attention(q, k, v, { stream } as object)).toThrow(
+      "attention: unknown option 'stream'; the options are",
+    );
+    expect(() => kda(...kdaOperands(), { stream } as object)).toThrow("kda: unknown option 'stream'; the options are");
+  });
+
+  test('null', () => {
+    const nothing = null as unknown as undefined;
+    const without = (options: object) => () => kda(...kdaOperands(), options);
+    expect(() => attention(q, k, v, null as never)).toThrow('attention: options must be an object, got null');
+    expect(without(null as never)).toThrow('kda: options must be an object, got null');
+    expect(without({ gate: nothing })).toThrow('kda: gate: options must be an object, got null');
+    expect(() => attention(q, k, v, { sink: nothing })).toThrow('attention: sink must be a tensor of TensorFlow.js');
+    expect(without({ initialState: nothing })).toThrow('kda: initialState must be a tensor of TensorFlow.js');
+    expect(without({ gate: { aLog: nothing } })).toThrow('kda: aLog must be a tensor of TensorFlow.js');
   });
 });

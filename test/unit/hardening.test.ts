@@ -1,4 +1,4 @@
-import { attentionForward, configure, Event, Stream, Tensor } from '../../lib';
+import { attentionBackward, attentionForward, configure, Event, Stream, Tensor } from '../../lib';
 import { addon, MAX_CPU_THREADS } from '../../lib/native';
 import { expectError } from '../support/expectError';
 
@@ -49,10 +49,92 @@ describe('data and shapes', () => {
   });
 });
 
+describe('arrays that change or pretend', () => {
+  // TypeScript's library does not know resizable buffers yet.
+  const resizable = (bytes: number): ArrayBuffer & { resize(bytes: number): void } =>
+    new (ArrayBuffer as any)(bytes, { maxByteLength: 64 });
+
+  test('an array that lies outside its resized buffer is refused', () => {
+    const buffer = resizable(32);
+    const array = new Float32Array(buffer, 16, 4);
+    expect(Tensor.from(array).shape).toEqual([4]);
+    buffer.resize(8);
+    expectError(
+      () => Tensor.from(array),
+      'ERR_INVALID_ARG_TYPE',
+      /buffer of data was resized, and data lie outside it$/,
+    );
+    expect(Tensor.from(new Float32Array(buffer, 8)).shape).toEqual([0]);
+  });
+
+  test('options and shapes that resize the array while they are read: refused or right', () => {
+    const buffer = resizable(16);
+    const array = new Float32Array(buffer);
+    const options = {
+      get dtype() {
+        buffer.resize(8);
+        return undefined;
+      },
+    };
+    expectError(() => Tensor.from(array, [4], options), 'ERR_OUT_OF_RANGE', /has 4 elements, the data have 2$/);
+    const shape = Object.defineProperty([0], 0, {
+      get() {
+        buffer.resize(32);
+        return 8;
+      },
+    });
+    expect(Tensor.from(array, shape).shape).toEqual([8]);
+  });
+
+  test('nested numbers that change while they are read', () => {
+    const data: number[] = [1, 2, 3, 4];
+    let reads = 0;
+    Object.defineProperty(data, 0, { get: () => (reads++ === 1 && (data.length = 2), 1) });
+    expectError(
+      () => Tensor.from(data),
+      'ERR_OUT_OF_RANGE',
+      /changed while they were read: expected 4 elements, got 2$/,
+    );
+  });
+
+  test('offsets that answer differently each time', () => {
+    let reads = 0;
+    const offsets = Object.defineProperty([0, 0], 1, { get: () => (reads++ === 0 ? 2 : 1e9) });
+    using q = Tensor.zeros([2, 1, 4]);
+    const { out } = attentionForward(q, q, q, { cuSeqlensQ: offsets, cuSeqlensK: [0, 2] });
+    expect(out.dataSync().length).toBe(8);
+    expect(reads).toBe(1);
+  });
+
+  test.each(['float32', 'int32', 'float64', 'bits'])('a subclass with fields of its own, %s', (kind) => {
+    const Base = { float32: Float32Array, int32: Int32Array, float64: Float64Array, bits: Uint16Array }[kind]!;
+    class Pretender extends (Base as typeof Float32Array) {
+      override get length() {
+        return 1000;
+      }
+      override get byteLength() {
+        return 4000;
+      }
+      override get byteOffset() {
+        return 8;
+      }
+      override forEach() {}
+    }
+    const dtype = kind === 'bits' ? ('float16' as const) : undefined;
+    const tensor = Tensor.from(Pretender.of(1, 2, 3), undefined, { ...(dtype && { dtype }) });
+    expect([...tensor.dataSync()]).toEqual([1, 2, 3]);
+  });
+
+  test('a DataView is refused', () => {
+    expectError(() => Tensor.from(new DataView(new ArrayBuffer(8))), 'ERR_INVALID_ARG_TYPE', /got DataView$/);
+  });
+});
+
 describe('objects', () => {
   test('the fields of a tensor are what it was made with', () => {
     const tensor = Tensor.from([1, 2, 3]);
-    expect(() => Object.assign(tensor, { strides: [1e9] })).toThrow(/read only/);
+    expect(() => Object.assign(tensor, { shape: [1e9] })).toThrow(/read only/);
+    expect(() => Object.assign(tensor, { strides: [1e9] })).toThrow(/only a getter/);
     expect(tensor.strides).toEqual([1]);
   });
 
@@ -73,13 +155,16 @@ describe('objects', () => {
 
   test('the addon refuses objects of another kind', () => {
     const stream = new addon.NativeStream(false, 0);
-    const tensor = new addon.NativeTensor(stream, 0, [4], true);
+    const tensor = addon.tensorAllocate(stream, 0, 0, true, undefined);
     for (const call of [
-      () => new addon.NativeTensor(tensor as never, 0, [4], true),
+      () => addon.tensorAllocate(tensor as never, 0, 0, true, undefined),
+      () => addon.tensorAllocate(stream, 0, 0, true, tensor),
       () => stream.wait(tensor as never),
       () => stream.wait(new addon.NativeEvent()),
-      () => tensor.write(tensor as never, new Float32Array(4)),
-      () => tensor.copyFrom(stream, stream as never),
+      () => addon.tensorWrite(tensor as never, tensor, new Float32Array(1)),
+      () => addon.tensorCopy(stream, tensor, stream as never, false),
+      () => addon.tensorAddress({} as never),
+      () => new addon.NativeGraph().replay(),
     ]) {
       expect(call).toThrow(expect.objectContaining({ code: 'ERR_WARPGRAD_INTERNAL' }) as Error);
     }
@@ -116,6 +201,43 @@ describe('numbers', () => {
   // inf - inf, as in the formulas.
   test('an infinite query gives NaN, not zeros', () => {
     expect([...attend(Infinity).out.dataSync()].slice(0, 4)).toEqual([NaN, NaN, NaN, NaN]);
+  });
+
+  // docs/attention.md §1: 0/0.
+  test('a query whose visible scores are all -Infinity gives NaN, and so do its gradients; one without keys gives 0', () => {
+    const q = Tensor.from([1, 1, 1], [1, 3, 1, 1]);
+    const k = Tensor.from([-Infinity, 1], [1, 2, 1, 1]);
+    const options = { causal: true, softmaxScale: 1 };
+    const { out, lse } = attentionForward(q, k, q.slice(1, 0, 2), options);
+    expect([...out.dataSync()]).toEqual([0, NaN, 1]);
+    expect([...lse.dataSync()]).toEqual([-Infinity, NaN, 1]);
+    const { dq, dv } = attentionBackward(q, q, k, q.slice(1, 0, 2), out, lse, options);
+    expect([...dq.dataSync()].slice(0, 2)).toEqual([0, NaN]);
+    expect([...dv.dataSync()]).toEqual([NaN, 1]);
+  });
+
+  test('a key with score -Infinity for all of an odd number of queries takes no weight and gets no gradient of v', () => {
+    const q = Tensor.from(new Float32Array(5).fill(1), [1, 5, 1, 1]);
+    const k = Tensor.from([-Infinity, 1, 2], [1, 3, 1, 1]);
+    const v = Tensor.from([5, 1, 1], [1, 3, 1, 1]);
+    const { out, lse } = attentionForward(q, k, v);
+    expect([...out.dataSync()]).toEqual([1, 1, 1, 1, 1]);
+    expect(attentionBackward(q, q, k, v, out, lse).dv.dataSync()[0]).toBe(0);
+  });
+
+  // Equal scores: the mean of the values.
+  test.each(['float32', 'bfloat16'] as const)('values near the largest %s: their mean is finite', (dtype) => {
+    const largest = dtype === 'float32' ? 3e38 : 2 ** 127;
+    const values = (...rows: number[][]) => Tensor.from(rows.flat(), [1, rows.length, 1, 2], { dtype });
+    const rows = Array.from({ length: 100 }, (_, i) => [largest, i === 99 ? NaN : 1]);
+    const zeros = values(...rows.map(() => [0, 0]));
+    const { out, lse } = attentionForward(zeros, zeros, values(...rows), { causal: true });
+    const result = out.to({ dtype: 'float32' }).dataSync();
+    rows.forEach((_, i) => {
+      expect(Math.abs(result[2 * i] / largest - 1)).toBeLessThan(dtype === 'float32' ? 100 * 2 ** -24 : 2 ** -7);
+      expect(result[2 * i + 1]).toBe(i === 99 ? NaN : 1);
+      expect(lse.dataSync()[i]).toBeCloseTo(Math.log(i + 1), 5);
+    });
   });
 
   test('the most threads that are allowed, or an error', () => {

@@ -13,7 +13,7 @@ namespace {
 
 // Enqueues kernel(params, context); the closure owns the parameters.
 template <class Params>
-void enqueue_kernel(const char* name, Stream& stream, Params params, StorageUses uses,
+void enqueue_kernel(const char* name, Stream& stream, Params&& params, StorageUses uses,
                     void (*kernel)(const Params&, ExecContext&)) {
   static_cast<CpuStream&>(stream).enqueue(
       name, std::move(uses), [params = std::move(params), kernel](ExecContext& context) { kernel(params, context); });
@@ -51,6 +51,10 @@ StoragePtr CpuBackend::allocate(size_t bytes, Stream&) {
   return cpu::allocate(bytes, counter_);
 }
 
+StoragePtr CpuBackend::adopt(void* data, size_t bytes, Stream&, std::shared_ptr<void> owner) {
+  return std::make_shared<AdoptedStorage>(Device{DeviceType::kCpu, 0}, data, bytes, std::move(owner));
+}
+
 void CpuBackend::write(Stream&, StoragePtr storage, const void* host, size_t bytes) {
   std::memcpy(storage->data(), host, bytes);
 }
@@ -62,19 +66,26 @@ void CpuBackend::read(Stream& stream, void* host, const TensorView& src, Storage
   copy(stream, dst, src, std::move(uses));
 }
 
-void CpuBackend::copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
+void CpuBackend::copy_from(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
   TensorView dst_view = src;
   dst_view.data = dst->data();
   copy(stream, dst_view, src, {{std::move(src_storage)}, {std::move(dst)}});
 }
 
 void CpuBackend::copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
-  copy_from_cpu(stream, std::move(dst), src, std::move(src_storage));
+  copy_from(stream, std::move(dst), src, std::move(src_storage));
 }
 
 void CpuBackend::copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) {
   static_cast<CpuStream&>(stream).enqueue("copy", std::move(uses),
                                           [dst, src](ExecContext& context) { copy_convert(dst, src, context); });
+}
+
+void CpuBackend::order_after_uses(Stream& stream, const StoragePtr&) {
+  // Readers are not noted one by one: after all that any stream has been given so far.
+  for (const auto& state : streams_) {
+    if (state != static_cast<CpuStream&>(stream).state()) stream.wait(state->position());
+  }
 }
 
 void CpuBackend::zero(Stream& stream, StoragePtr storage) {

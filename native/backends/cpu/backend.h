@@ -23,12 +23,14 @@ class CpuBackend : public ops::Backend {
 
   std::unique_ptr<Stream> create_stream() override;
   StoragePtr allocate(size_t bytes, Stream& stream) override;
+  StoragePtr adopt(void* data, size_t bytes, Stream& stream, std::shared_ptr<void> owner) override;
   MemoryStats memory_stats() const override { return counter_->stats(); }
   void write(Stream& stream, StoragePtr storage, const void* host, size_t bytes) override;
   void read(Stream& stream, void* host, const TensorView& src, StorageUses uses) override;
-  void copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
+  void copy_from(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
   void copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
   void copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) override;
+  void order_after_uses(Stream& stream, const StoragePtr& storage) override;
   void zero(Stream& stream, StoragePtr storage) override;
   void attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) override;
   void attention_backward(Stream& stream, ops::AttentionBackwardParams params, StorageUses uses) override;

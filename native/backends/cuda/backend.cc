@@ -1,7 +1,7 @@
 #include "backends/cuda/backend.h"
 
 #include <algorithm>
-#include <cstring>
+#include <list>
 #include <utility>
 
 #include "backends/cuda/runtime/copy.h"
@@ -45,7 +45,46 @@ void enqueue(const char* operation, Stream& stream, const StorageUses& uses, Lau
   throw Error(ErrorCode::kUnsupported, concat(operation, ": this build has no GPU kernel for it; use device 'cpu'"));
 }
 
+// What is kept of an attention forward for later calls of the same layout and options.
+struct AttentionFwdPlanned {
+  ops::AttentionForwardParams params;
+  sm90::AttentionFwdPlan plan;
+  sm90::AttentionFwdMaps maps;
+  StoragePtr workspace;
+
+  bool serves(const ops::AttentionForwardParams& wanted) const {
+    return params.q.same_layout(wanted.q) && params.k.same_layout(wanted.k) && params.v.same_layout(wanted.v) &&
+           params.options == wanted.options;
+  }
+};
+
+// The entries used last, the latest first.
+template <class Entry>
+class RecentlyUsed {
+ public:
+  template <class Serves, class Make>
+  Entry& find_or_make(Serves serves, Make make) {
+    const auto found = std::find_if(entries_.begin(), entries_.end(), serves);
+    if (found != entries_.end()) {
+      entries_.splice(entries_.begin(), entries_, found);
+    } else {
+      entries_.push_front(make());
+      if (entries_.size() > kMostEntries) entries_.pop_back();
+    }
+    return entries_.front();
+  }
+
+ private:
+  static constexpr size_t kMostEntries = 32;
+
+  std::list<Entry> entries_;
+};
+
 }  // namespace
+
+struct OperationCaches {
+  RecentlyUsed<AttentionFwdPlanned> attention_fwd;
+};
 
 CudaBackend::CudaBackend(int device_index) : device_(std::make_shared<CudaDevice>(device_index)) {}
 
@@ -61,17 +100,75 @@ std::unique_ptr<Stream> CudaBackend::create_stream() {
 }
 
 StoragePtr CudaBackend::allocate(size_t bytes, Stream& stream) {
-  const std::shared_ptr<StreamState>& state = cuda_stream(stream).state();
-  return std::make_shared<CudaStorage>(device_->allocate(bytes, state->handle()), bytes, state);
+  device_->expect_working();
+  CudaStream& target = cuda_stream(stream);
+  return std::make_shared<TensorStorage>(bytes, target.arena(), target.state());
+}
+
+StoragePtr CudaBackend::workspace(size_t bytes, Stream& stream) {
+  CudaStream& target = cuda_stream(stream);
+  return std::make_shared<ArenaStorage>(bytes, target.arena(), target.state());
+}
+
+StoragePtr CudaBackend::adopt(void* data, size_t bytes, Stream& stream, std::shared_ptr<void> owner) {
+  const DeviceGuard guard(device_->index());
+  cudaPointerAttributes attributes = {};
+  check(cudaPointerGetAttributes(&attributes, data), "cudaPointerGetAttributes");
+  const bool on_device = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  WG_CHECK(on_device && (attributes.device == device_->index() || attributes.type == cudaMemoryTypeManaged),
+           ErrorCode::kInvalidArgument, "Tensor.fromPointer: the address must be memory of cuda:", device_->index(),
+           ", got ", on_device ? concat("memory of cuda:", attributes.device) : "an address that no GPU allocated");
+  return std::make_shared<AdoptedCudaStorage>(data, bytes, cuda_stream(stream), std::move(owner));
+}
+
+StoragePtr CudaBackend::upload(const std::vector<char>& contents, Stream& stream) {
+  std::shared_ptr<StreamState> state = cuda_stream(stream).state();
+  const bool capturing = state->capturing();
+  if (capturing) {
+    if (!uploads_) uploads_ = std::make_shared<StreamState>(device_, true);
+    state = uploads_;
+  }
+  const DeviceGuard guard(device_->index());
+  auto storage =
+      std::make_shared<ArenaStorage>(contents.size(), std::shared_ptr<Arena>(state, &state->arena()), state);
+  // From pageable memory: the driver takes a copy of its own before the call returns.
+  check(cudaMemcpyAsync(storage->data(), contents.data(), contents.size(), cudaMemcpyHostToDevice, state->handle()),
+        "the copy to the device");
+  if (capturing) check(cudaStreamSynchronize(state->handle()), "the copy to the device");
+  return storage;
 }
 
 void CudaBackend::write(Stream& stream, StoragePtr storage, const void* host, size_t bytes) {
+  cuda_stream(stream).state()->expect_not_capturing("the copy to the device");
   enqueue("the copy to the device", stream, {{}, {storage}}, [&](cudaStream_t handle) {
     const std::shared_ptr<Staging> staging = staging_->take();
     staging->begin_after(*cuda_stream(stream).state());
     staging->upload(static_cast<char*>(storage->data()), static_cast<const char*>(host), bytes);
     staging->end_before(handle);
     cuda_stream(stream).when_reached([staging] {});  // goes back to the pool then
+  });
+}
+
+void CudaBackend::copy_from(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
+  cuda_stream(stream).state()->expect_not_capturing("the copy to the device");
+  const bool from_gpu = src_storage->device().type == DeviceType::kCuda;
+  (this->*(from_gpu ? &CudaBackend::copy_from_peer : &CudaBackend::copy_from_cpu))(stream, std::move(dst), src,
+                                                                                   std::move(src_storage));
+}
+
+void CudaBackend::copy_from_peer(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
+  const size_t bytes = static_cast<size_t>(src.num_elems()) * dtype_bytes(src.dtype);
+  CudaStorage& source = static_cast<CudaStorage&>(*src_storage);
+  StreamState& source_stream = source.stream();
+  source_stream.device().expect_working();
+  source_stream.expect_not_capturing("the copy between devices");
+  source_stream.device().share_with(device_->index());
+  enqueue("the copy between devices", stream, {{}, {dst}}, [&](cudaStream_t handle) {
+    StreamState& state = *cuda_stream(stream).state();
+    if (source.last_write) state.order_after(source.last_write);
+    check(cudaMemcpyPeerAsync(dst->data(), device_->index(), src.data, source.device().index, bytes, handle),
+          "cudaMemcpyPeerAsync");
+    state.order_before(source_stream.handle());  // which frees the source
   });
 }
 
@@ -83,7 +180,7 @@ void CudaBackend::copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView
     return write(stream, std::move(dst), src.data, bytes);
   }
   // The CPU is still at it: the completion thread copies when it is done, and the stream, not this thread, waits.
-  enqueue("the copy to the device", stream, {{}, {dst}}, [&](cudaStream_t handle) {
+  enqueue("the copy to the device", stream, {{}, {dst}}, [&](cudaStream_t) {
     const std::shared_ptr<Staging> staging = staging_->take();
     staging->begin_after(*cuda_stream(stream).state());
     auto done = std::make_shared<HostEvent>();
@@ -93,20 +190,12 @@ void CudaBackend::copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView
       staging->upload(static_cast<char*>(dst->data()), static_cast<const char*>(src.data), bytes);
       staging->wait();
     });
-    auto* argument = new std::shared_ptr<HostEvent>(done);
-    const cudaError_t status = cudaLaunchHostFunc(
-        handle,
-        [](void* data) {
-          const std::unique_ptr<std::shared_ptr<HostEvent>> event(static_cast<std::shared_ptr<HostEvent>*>(data));
-          (*event)->synchronize();
-        },
-        argument);
-    if (status != cudaSuccess) delete argument;
-    check(status, "cudaLaunchHostFunc");
+    cuda_stream(stream).state()->order_after(done);
   });
 }
 
 void CudaBackend::copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
+  cuda_stream(stream).state()->expect_not_capturing("the copy to the host");
   const size_t bytes = static_cast<size_t>(src.num_elems()) * dtype_bytes(src.dtype);
   auto done = std::make_shared<HostEvent>();
   enqueue("the copy to the host", stream, {{src_storage}, {}}, [](cudaStream_t) {});
@@ -123,9 +212,11 @@ void CudaBackend::copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& 
     (void)src_storage;  // alive until here
   });
   dst->last_write = done;
+  static_cast<CudaStorage&>(*src_storage).last_download = done;
 }
 
 void CudaBackend::read(Stream& stream, void* host, const TensorView& src, StorageUses uses) {
+  cuda_stream(stream).state()->expect_not_capturing("the copy to the host");
   const size_t bytes = static_cast<size_t>(src.num_elems()) * dtype_bytes(src.dtype);
   StoragePtr source = uses.reads.front();
   const void* data = src.data;
@@ -134,12 +225,14 @@ void CudaBackend::read(Stream& stream, void* host, const TensorView& src, Storag
   } else {
     TensorView dense = src;
     dense.set_contiguous_strides();
-    source = allocate(bytes, stream);
+    source = workspace(bytes, stream);
     data = dense.data = source->data();
     copy(stream, dense, src, {uses.reads, {source}});
   }
   const std::shared_ptr<Staging> staging = staging_->take();
-  cuda_stream(stream).when_reached([=] {
+  auto done = std::make_shared<HostEvent>();
+  static_cast<CudaStorage&>(*source).last_download = done;
+  cuda_stream(stream).when_reached([=, set = std::make_shared<SetWhenGone>(done)] {
     staging->download(static_cast<char*>(host), static_cast<const char*>(data), bytes);
     (void)source;  // alive until here
   });
@@ -147,6 +240,12 @@ void CudaBackend::read(Stream& stream, void* host, const TensorView& src, Storag
 
 void CudaBackend::copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) {
   enqueue("copy", stream, uses, [&](cudaStream_t handle) { launch_copy_convert(dst, src, handle); });
+}
+
+void CudaBackend::order_after_uses(Stream& stream, const StoragePtr& storage) {
+  StreamState& state = *cuda_stream(stream).state();
+  const DeviceGuard guard(device_->index());
+  state.order_after_uses(static_cast<CudaStorage&>(*storage));
 }
 
 void CudaBackend::zero(Stream& stream, StoragePtr storage) {
@@ -161,22 +260,26 @@ void CudaBackend::attention_forward(Stream& stream, ops::AttentionForwardParams 
     if (sm90::attention_fwd_can_read(*operand)) continue;
     TensorView dense = *operand;
     dense.set_contiguous_strides();
-    copies.push_back(allocate(static_cast<size_t>(dense.num_elems()) * dtype_bytes(dense.dtype), stream));
+    copies.push_back(workspace(static_cast<size_t>(dense.num_elems()) * dtype_bytes(dense.dtype), stream));
     dense.data = copies.back()->data();
     copy(stream, dense, *operand, {uses.reads, {copies.back()}});
     *operand = dense;
   }
-  const sm90::AttentionFwdPlan plan = sm90::plan_attention_fwd(params);
-  const StoragePtr workspace = allocate(plan.workspace_bytes(), stream);
-  if (plan.sequences.empty()) {
-    zero(stream, workspace);
-  } else {
-    std::vector<char> host(workspace->bytes());
-    plan.write_workspace(host.data());
-    write(stream, workspace, host.data(), host.size());
-  }
-  enqueue("attentionForward", stream, uses,
-          [&](cudaStream_t handle) { sm90::launch_attention_fwd(params, plan, workspace->data(), handle); });
+  std::shared_ptr<OperationCaches>& caches = cuda_stream(stream).caches;
+  if (!caches) caches = std::make_shared<OperationCaches>();
+  AttentionFwdPlanned& planned = caches->attention_fwd.find_or_make(
+      [&](const AttentionFwdPlanned& entry) { return entry.serves(params); },
+      [&] {
+        AttentionFwdPlanned fresh{params, sm90::plan_attention_fwd(params), {}, nullptr};
+        std::vector<char> workspace(fresh.plan.workspace_bytes());
+        fresh.plan.write_workspace(workspace.data());
+        fresh.workspace = upload(workspace, stream);
+        return fresh;
+      });
+  uses.reads.push_back(planned.workspace);
+  enqueue("attentionForward", stream, uses, [&](cudaStream_t handle) {
+    sm90::launch_attention_fwd(params, planned.plan, planned.maps, planned.workspace->data(), handle);
+  });
 }
 
 void CudaBackend::attention_backward(Stream&, ops::AttentionBackwardParams, StorageUses) {

@@ -17,12 +17,14 @@ class CudaBackend : public ops::Backend {
 
   std::unique_ptr<Stream> create_stream() override;
   StoragePtr allocate(size_t bytes, Stream& stream) override;
+  StoragePtr adopt(void* data, size_t bytes, Stream& stream, std::shared_ptr<void> owner) override;
   MemoryStats memory_stats() const override { return device_->stats(); }
   void write(Stream& stream, StoragePtr storage, const void* host, size_t bytes) override;
   void read(Stream& stream, void* host, const TensorView& src, StorageUses uses) override;
-  void copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
+  void copy_from(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
   void copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) override;
   void copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) override;
+  void order_after_uses(Stream& stream, const StoragePtr& storage) override;
   void zero(Stream& stream, StoragePtr storage) override;
   void attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) override;
   void attention_backward(Stream& stream, ops::AttentionBackwardParams params, StorageUses uses) override;
@@ -31,7 +33,15 @@ class CudaBackend : public ops::Backend {
   void shut_down() override;
 
  private:
+  void copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage);
+  void copy_from_peer(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage);
+  // Memory for work on a stream that is no tensor's.
+  StoragePtr workspace(size_t bytes, Stream& stream);
+  // The same with these contents, which a capture does not record: it is there before.
+  StoragePtr upload(const std::vector<char>& contents, Stream& stream);
+
   std::shared_ptr<CudaDevice> device_;
+  std::shared_ptr<StreamState> uploads_;  // for captures; made with the first
   std::shared_ptr<StagingPool> staging_ = std::make_shared<StagingPool>();
   std::vector<std::shared_ptr<CompletionQueue>> completions_;  // all whose threads may run
 };

@@ -114,7 +114,11 @@ class BackwardKeys {
         clamp(first_key(band_, row) - begin_, 0, num_keys_) / Products::kKeyStep * Products::kKeyStep;
     int64_t seen_end = clamp(end_key(band_, last_row) - begin_, 0, num_keys_);
     if (Products::kInTiles) seen_end = tile_keys(seen_end);  // with zeros past the last key
-    const int64_t full_begin = first_key(band_, last_row) - begin_, full_end = end_key(band_, row) - begin_;
+    int64_t full_begin = first_key(band_, last_row) - begin_, full_end = end_key(band_, row) - begin_;
+    // Lanes past the last row see no key, so nothing is full for them.
+    if (queries.num_rows < queries.num_vecs * kLanes) full_begin = full_end = seen_end;
+    const bool has_masked_tiles = seen_begin < full_begin || seen_end > full_end;
+    queries.finite = !has_masked_tiles || queries_finite(queries);
     for (int64_t key = seen_begin; key < seen_end; key += kKeyTile) {
       const int64_t num_keys = clamp(seen_end - key, 0, kKeyTile);
       const bool masked = key < full_begin || key + num_keys > full_end;
@@ -148,11 +152,17 @@ class BackwardKeys {
       const int64_t at = row + (inside ? i : 0);
       queries.lse_log2[i] = inside ? head.lse_log2[at] : __builtin_inff();
       queries.delta[i] = inside ? head.delta[at] : 0.0f;
-      queries.first_key[i] = static_cast<int32_t>(clamp(first_key(band_, at) - begin_, -1, num_keys_));
-      queries.last_key[i] = static_cast<int32_t>(clamp(end_key(band_, at) - 1 - begin_, -1, num_keys_));
+      queries.first_key[i] = inside ? static_cast<int32_t>(clamp(first_key(band_, at) - begin_, -1, num_keys_)) : 0;
+      queries.last_key[i] = inside ? static_cast<int32_t>(clamp(end_key(band_, at) - 1 - begin_, -1, num_keys_)) : -1;
     }
     const int64_t d_rows = Products::kInTiles ? tile_rows(shape.d) : shape.d;
     clear(space_.dq_t, 0, d_rows * kQueryBlock);
+  }
+
+  bool queries_finite(const QueryBlock<Products>& queries) const {
+    const int64_t rows = (queries.num_rows + Products::kPerWord - 1) / Products::kPerWord;
+    return all_finite<Products>(queries.q, space_.ld_d, rows, space_.ld_d) &&
+           all_finite<Products>(queries.d_out, space_.ld_dv, rows, space_.ld_dv);
   }
 
   // Zeros past the words and past the rows, up to whole tiles.

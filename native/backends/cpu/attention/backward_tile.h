@@ -16,6 +16,7 @@ struct QueryBlock {
   int num_vecs;               // ceil(num_rows / kLanes)
   const Word *q_t, *d_out_t;  // [words of d or dv][kQueryBlock]
   const Word *q, *d_out;      // [rows, or pairs of rows][ld_d or ld_dv]
+  bool finite;                // q and d_out, where there are masked tiles
   alignas(64) float lse_log2[kQueryBlock], delta[kQueryBlock];
   alignas(64) int32_t first_key[kQueryBlock], last_key[kQueryBlock];  // relative to the key block
   float* dq_t;                                                        // [d][kQueryBlock]
@@ -53,6 +54,8 @@ class BackwardTile {
 
   // Keys [key, key + num_keys) of the block, where key is even in pairs.
   void run(const QueryBlock<Products>& queries, int key, int num_keys, bool masked) {
+    // A masked weight is 0, and 0 times a NaN or infinity of a row that doesn't see the key would be NaN.
+    const bool guarded = masked && !queries.finite;
     const Word* p = words(kPairs ? buffers_.p_pairs : buffers_.p);
     const Word* ds = words(kPairs ? buffers_.ds_pairs : buffers_.ds);
     // In tiles a few keys at a time, so that the tile unit multiplies for the next ones meanwhile.
@@ -69,14 +72,15 @@ class BackwardTile {
       });
     }
     for (int i = 0; i < num_keys; i += step) {
-      add_key_gradients(queries, step, p + i * kRowWords, queries.d_out, ld_dv_, keys_.dv + (key + i) * ld_dv_);
+      add_key_gradients(queries, step, p + i * kRowWords, queries.d_out, ld_dv_, keys_.dv + (key + i) * ld_dv_,
+                        guarded);
       for_panels(queries.num_vecs, [&]<int kVecs>(int v) __attribute__((always_inline)) {
         for_row_groups(step, [&]<int kRows>(int64_t row) __attribute__((always_inline)) {
           score_gradients<kRows, kVecs>(queries, key, i + static_cast<int>(row), v, masked);
         });
       });
     }
-    add_key_gradients(queries, num_keys, ds, queries.q, ld_d_, keys_.dk + key * ld_d_);
+    add_key_gradients(queries, num_keys, ds, queries.q, ld_d_, keys_.dk + key * ld_d_, guarded);
     add_query_gradients(queries, key, num_keys, masked);
   }
 
@@ -200,18 +204,23 @@ class BackwardTile {
 
   // gradient[keys][columns] += tile[keys][queries] · rows[queries][columns]
   void add_key_gradients(const QueryBlock<Products>& queries, int num_keys, const Word* tile, const Word* rows,
-                         int64_t ld, float* gradient) {
+                         int64_t ld, float* gradient, bool guarded) {
     if constexpr (Products::kInTiles) {
-      Products::template add_queries<kRowWords>(tile, num_keys, queries.num_rows, rows, gradient, ld);
+      Products::template add_queries<kRowWords>(tile, num_keys, queries.num_rows, rows, gradient, ld, guarded);
       return;
     }
+    const int64_t depth = words_per(queries.num_rows);
     for_panels(static_cast<int>(ld / kLanes), [&]<int kVecs>(int v) __attribute__((always_inline)) {
       for_row_groups(num_keys, [&]<int kRows>(int64_t i) __attribute__((always_inline)) {
         float* to = gradient + i * ld + v * kLanes;
         Vec acc[kRows][kVecs];
         load_tile(acc, to, ld);
-        Products::template multiply<AOrder::kRowMajor>(words_per(queries.num_rows), tile + i * kRowWords, kRowWords,
-                                                       rows + v * kLanes, ld, acc);
+        const Word *a = tile + i * kRowWords, *b = rows + v * kLanes;
+        if (guarded) {
+          Products::template multiply_guarded<AOrder::kRowMajor, Weights::kLeft>(depth, a, kRowWords, b, ld, acc);
+        } else {
+          Products::template multiply<AOrder::kRowMajor>(depth, a, kRowWords, b, ld, acc);
+        }
         save_tile(acc, to, ld);
       });
     });
@@ -237,7 +246,8 @@ class BackwardTile {
         Vec acc[kRows][kVecs];
         load_tile(acc, to, kQueryBlock);
         if (guarded) {
-          Products::multiply_guarded(depth, k + i, d, ds + v * kLanes, kQueryBlock, acc);
+          Products::template multiply_guarded<AOrder::kColumnMajor, Weights::kRight>(depth, k + i, d, ds + v * kLanes,
+                                                                                     kQueryBlock, acc);
         } else {
           Products::template multiply<AOrder::kColumnMajor>(depth, k + i, d, ds + v * kLanes, kQueryBlock, acc);
         }

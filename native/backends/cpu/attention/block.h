@@ -27,6 +27,8 @@ struct Format {
   bool tiles;  // pairs, packed for the tile instructions (tile_products.h)
 };
 
+constexpr int kMaxDim = 256;  // of a head
+
 // Sides of operands packed in tiles: 16 × 16 words, pairs of 32 keys.
 constexpr int kTileKeys = 32;
 static inline int64_t tile_keys(int64_t keys) {
@@ -57,20 +59,24 @@ struct HeadShape {
   int64_t d, dv;
 };
 
-// A block of query rows of one head against all the keys that it sees.
+// A block of query rows against all the keys that it sees: rows of one head, or the heads of a group in a sequence of
+// one query, so that they read their keys together.
 struct ForwardBlock {
   Format format;
   HeadShape shape;
   ScoreMap score;
   Band band;
-  int64_t row;   // the first one, in the sequence
+  int64_t row;   // the first one
   int num_rows;  // at most forward_block_rows()
-  float sink;    // -inf: none
-  Rows q;        // of the sequence
-  Words k;       // [k_len][words of d], or tiles
-  Words v;       // [k_len][dv], or rows in pairs, or tiles
+  bool rows_are_heads;
+  const float* sink;  // null: none
+  int64_t sink_stride;
+  Rows q;   // of the sequence, or of the group
+  Words k;  // [k_len][words of d], or tiles
+  Words v;  // [k_len][dv], or rows in pairs, or tiles
   OutputRows out;
   float* lse;
+  int64_t lse_stride;
 };
 
 // Backward: query rows go by blocks, keys by tiles inside the key block that a task owns.

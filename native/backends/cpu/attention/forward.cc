@@ -50,10 +50,14 @@ class Forward {
     pack_tasks_.reserve(count);
     block_tasks_.reserve(count);
     packed_rows_before_.reserve(count);
-    int64_t packed_rows = 0;
+    int64_t packed_rows = 0, single_queries = 0;
+    for (int64_t i = 0; i < count; ++i) single_queries += sequences_[i].q_len == 1;
+    // As many as leave work for every thread. A row's result doesn't depend on the other rows of its block.
+    heads_per_block_ = std::clamp<int64_t>(single_queries * sequences_.num_heads() / context_.num_threads(), 1,
+                                           std::min(sequences_.group(), block_rows_));
     for (int64_t i = 0; i < count; ++i) {
       const Sequence sequence = sequences_[i];
-      block_tasks_.add(num_blocks(sequence) * sequences_.num_heads());
+      block_tasks_.add(num_blocks(sequence) * num_head_blocks(sequence) * sequences_.num_kv_heads());
       packed_rows_before_.push_back(packed_rows);
       const bool packed = needs_packing(sequence);
       if (packed) packed_rows += rounded_rows(sequence.k_len);
@@ -67,9 +71,14 @@ class Forward {
 
   // float32 rows serve as they are, which is worth it where few blocks read them.
   bool needs_packing(const Sequence& sequence) const {
-    return format_.dtype != DType::kFloat32 || num_blocks(sequence) * sequences_.group() > 2;
+    return format_.dtype != DType::kFloat32 || num_blocks(sequence) * num_head_blocks(sequence) > 2;
   }
   int64_t num_blocks(const Sequence& sequence) const { return (sequence.q_len + block_rows_ - 1) / block_rows_; }
+  // Blocks that the query heads of a key head take beside each other.
+  int64_t num_head_blocks(const Sequence& sequence) const {
+    const int64_t heads = sequence.q_len == 1 ? heads_per_block_ : 1;
+    return (sequences_.group() + heads - 1) / heads;
+  }
   int64_t key_words() const {
     if (format_.tiles) return tile_words(shape_.d);
     return format_.pairs ? (shape_.d + 1) / 2 : shape_.d;
@@ -106,18 +115,25 @@ class Forward {
     const auto [index, part] = block_tasks_.find(task);
     const Sequence sequence = sequences_[index];
     // The last block of a head first: under a causal mask it is the longest.
-    const int64_t blocks = num_blocks(sequence);
-    const int64_t head = part / blocks, kv_head = head / sequences_.group();
-    const int64_t row = (blocks - 1 - part % blocks) * block_rows_;
+    const int64_t blocks = num_blocks(sequence), head_blocks = num_head_blocks(sequence);
+    const int64_t kv_head = part / blocks / head_blocks;
+    const int64_t first = part / blocks % head_blocks * (sequence.q_len == 1 ? heads_per_block_ : 1);
+    const int64_t head = kv_head * sequences_.group() + first;
+    const bool rows_are_heads = sequence.q_len == 1;
+    const int64_t row = rows_are_heads ? 0 : (blocks - 1 - part % blocks) * block_rows_;
+    const int64_t rows = rows_are_heads ? std::min(heads_per_block_, sequences_.group() - first) : sequence.q_len - row;
     ForwardBlock block{};
     block.format = format_;
     block.shape = shape_;
     block.score = score_;
     block.band = sequences_.band(sequence);
     block.row = row;
-    block.num_rows = static_cast<int>(std::min<int64_t>(block_rows_, sequence.q_len - row));
-    block.sink = params_.sink ? params_.sink.as<float>()[head * params_.sink.strides[0]]
-                              : -std::numeric_limits<float>::infinity();
+    block.num_rows = static_cast<int>(std::min(block_rows_, rows));
+    block.rows_are_heads = rows_are_heads;
+    if (params_.sink) {
+      block.sink = params_.sink.as<float>() + head * params_.sink.strides[0];
+      block.sink_stride = rows_are_heads ? params_.sink.strides[0] : 0;
+    }
     block.q = sequences_.rows(params_.q, sequence, sequence.q_begin, head);
     if (needs_packing(sequence)) {
       block.k = keys(index, kv_head);
@@ -130,6 +146,12 @@ class Forward {
     }
     block.out = sequences_.output_rows(params_.out, sequence, sequence.q_begin, head);
     block.lse = params_.lse.as<float>() + sequences_.head_row_offset(sequence, head);
+    block.lse_stride = 1;
+    if (rows_are_heads) {
+      block.q.stride = params_.q.strides[params_.q.rank - 2];
+      block.out.stride = params_.out.strides[params_.out.rank - 2];
+      block.lse_stride = sequences_.q_rows();
+    }
     WARPGRAD_SELECT_AMX(format_.tiles, context_.isa(), forward_block)(block);
   }
 
@@ -147,7 +169,7 @@ class Forward {
   Format format_;
   HeadShape shape_;
   ScoreMap score_;
-  int64_t block_rows_;
+  int64_t block_rows_, heads_per_block_ = 1;
   TaskList pack_tasks_, block_tasks_;
   std::vector<int64_t> packed_rows_before_;  // by sequence, each rounded up
   AlignedBuffer<uint32_t> packed_k_, packed_v_;

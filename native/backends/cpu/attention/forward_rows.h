@@ -9,7 +9,6 @@
 namespace warpgrad::cpu::WARPGRAD_ISA {
 namespace {
 
-constexpr int kMaxDim = 256;
 constexpr float kNegativeInfinity = -__builtin_inff();
 
 template <class Products>
@@ -24,6 +23,7 @@ struct Scratch {
 
 template <int kVecs>
 struct RowState {
+  Vec sink[kVecs];                 // in units of log2, -inf without one
   Vec max[kVecs];                  // of the scores so far, in units of log2
   Vec sum[kVecs];                  // of exp2(score - max)
   Vec rescale[kVecs];              // what the newest tile's maximum makes of the earlier sums
@@ -39,24 +39,18 @@ class ForwardRows {
   ForwardRows(const ForwardBlock& block, Scratch<Products>& scratch) : block_(block), scratch_(scratch) {}
 
   void run() {
-    const Band& band = block_.band;
-    const int64_t last_row = block_.row + block_.num_rows - 1;
-    // Rounding adds masked keys: in pairs an even start, in tiles whole ones, which are packed with zeros past the end.
-    const int64_t begin = first_key(band, block_.row) / Products::kKeyStep * Products::kKeyStep;
-    const int64_t end = Products::kInTiles ? tile_keys(end_key(band, last_row)) : end_key(band, last_row);
-    start(begin);
-    if constexpr (Products::kInTiles) {
-      for (int64_t key = begin; key < end && key < begin + keys_of_tile(); key += kTileKeys)
-        multiply_tile(key, key - begin, scores());
-    }
-    // What every row sees: tiles inside need no mask.
-    const int64_t full_begin = first_key(band, last_row), full_end = end_key(band, block_.row);
-    for (int64_t key = begin; key < end; key += keys_of_tile()) {
-      const int num_keys = static_cast<int>(end - key < keys_of_tile() ? end - key : keys_of_tile());
-      const bool masked = key < full_begin || key + num_keys > full_end;
-      add_tile(key, static_cast<int32_t>(key - begin), num_keys, masked, end);
-    }
-    finish();
+    pack_queries();
+    load_sinks();
+    add_keys(state_.sink);
+    store_lse();
+    IVec found{};
+    const Means means(state_);
+    store_results([&](Vec sum, int lane) __attribute__((always_inline)) {
+      const Vec mean = means(sum, lane / kLanes);
+      found |= FloatProducts::non_finite(mean);
+      return mean;
+    });
+    if (any(found)) average_large_values(means);
   }
 
  private:
@@ -69,28 +63,63 @@ class ForwardRows {
   // Of the tile; in tiles there are two, which change places.
   float* scores() { return scratch_.scores[Products::kInTiles ? current_ : 0]; }
 
-  void start(int64_t begin) {
+  int64_t last_row() const { return block_.row + (block_.rows_are_heads ? 0 : block_.num_rows - 1); }
+
+  void pack_queries() {
     with_source(block_.format, [&](auto source) __attribute__((always_inline)) {
       pack_transposed<decltype(source)>(block_.q, block_.row, block_.num_rows, block_.shape.d,
                                         word_sign(block_.format, block_.score.q_sign), scratch_.q, kColumns, kColumns);
     });
-    int64_t dv = block_.shape.dv;
     if constexpr (Products::kInTiles) {
-      dv = tile_rows(dv);
       const int64_t words = words_of(block_.format, block_.shape.d) * kColumns;
       for (int64_t i = words; i < tile_words(block_.shape.d) * kColumns; i += kLanes) store(scratch_.q + i, Vec{});
     }
-    const float sink = block_.sink * kLog2E;
+  }
+
+  // All keys, with the running maxima starting at `start`.
+  void add_keys(const Vec (&start)[kVecs]) {
+    const Band& band = block_.band;
+    const int64_t first_row = block_.row, last_row = this->last_row();
+    // Rounding adds masked keys: in pairs an even start, in tiles whole ones, which are packed with zeros past the end.
+    const int64_t begin = first_key(band, first_row) / Products::kKeyStep * Products::kKeyStep;
+    const int64_t end = Products::kInTiles ? tile_keys(end_key(band, last_row)) : end_key(band, last_row);
+    start_rows(begin, start);
+    if constexpr (Products::kInTiles) {
+      for (int64_t key = begin; key < end && key < begin + keys_of_tile(); key += kTileKeys)
+        multiply_tile(key, key - begin, scores());
+    }
+    // What every row sees: tiles inside need no mask.
+    const int64_t full_begin = first_key(band, last_row), full_end = end_key(band, first_row);
+    for (int64_t key = begin; key < end; key += keys_of_tile()) {
+      const int num_keys = static_cast<int>(end - key < keys_of_tile() ? end - key : keys_of_tile());
+      const bool masked = key < full_begin || key + num_keys > full_end;
+      add_tile(key, static_cast<int32_t>(key - begin), num_keys, masked, end);
+    }
+  }
+
+  void load_sinks() {
     for (int v = 0; v < kVecs; ++v) {
-      state_.max[v] = splat(sink);
-      state_.sum[v] = splat(sink == kNegativeInfinity ? 0.0f : 1.0f);
+      const bool one = block_.sink != nullptr && block_.sink_stride == 0;
+      state_.sink[v] = splat(one ? *block_.sink * kLog2E : kNegativeInfinity);
+    }
+    for (int lane = 0; block_.sink_stride != 0 && lane < block_.num_rows; ++lane) {
+      state_.sink[lane / kLanes][lane % kLanes] = block_.sink[lane * block_.sink_stride] * kLog2E;
+    }
+  }
+
+  void start_rows(int64_t begin, const Vec (&start)[kVecs]) {
+    const int64_t last_row = this->last_row();
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec sink = state_.sink[v];
+      state_.max[v] = start[v];
+      state_.sum[v] = sink == kNegativeInfinity ? Vec{} : exp2(sink - start[v]);
       for (int i = 0; i < kLanes; ++i) {
-        const int lane = v * kLanes + i;
-        const int64_t row = block_.row + (lane < block_.num_rows ? lane : block_.num_rows - 1);
+        const int64_t row = block_.row + v * kLanes + i < last_row ? block_.row + v * kLanes + i : last_row;
         state_.first[v][i] = static_cast<int32_t>(first_key(block_.band, row) - begin);
         state_.last[v][i] = static_cast<int32_t>(end_key(block_.band, row) - 1 - begin);
       }
     }
+    const int64_t dv = Products::kInTiles ? tile_rows(block_.shape.dv) : block_.shape.dv;
     for (int64_t i = 0; i < dv * kColumns; i += kLanes) store(scratch_.out + i, Vec{});
   }
 
@@ -209,7 +238,8 @@ class ForwardRows {
         for (int v = 0; v < kVecs; ++v) acc[r][v] = load(out + r * kColumns + v * kLanes) * state_.rescale[v];
       }
       if (guarded) {
-        Products::multiply_guarded(depth, values + row, block_.v.ld, p, kColumns, acc);
+        Products::template multiply_guarded<AOrder::kColumnMajor, Weights::kRight>(depth, values + row, block_.v.ld, p,
+                                                                                   kColumns, acc);
       } else {
         Products::template multiply<AOrder::kColumnMajor>(depth, values + row, block_.v.ld, p, kColumns, acc);
       }
@@ -238,29 +268,68 @@ class ForwardRows {
                               scratch_.out, kColumns, masked);
   }
 
-  void finish() {
-    // A row without a key has neither a maximum nor a sum. A sum of 0 beside a maximum comes from infinite scores: NaN,
-    // not an answer.
-    Vec inverse[kVecs];
-    IVec no_key[kVecs];
+  // A row without a key has no sum, and gets 0. A sum of 0 where there are keys comes from infinite scores: NaN, not an
+  // answer.
+  static IVec no_key(const RowState<kVecs>& state, int v) {
+    return (state.sum[v] == 0.0f) & (state.first[v] > state.last[v]);
+  }
+
+  void store_lse() {
     for (int v = 0; v < kVecs; ++v) {
-      no_key[v] = (state_.sum[v] == 0.0f) & (state_.max[v] == kNegativeInfinity);
-      inverse[v] = no_key[v] ? Vec{} : 1.0f / state_.sum[v];
-    }
-    const auto normalised = [&](Vec x, int lane) __attribute__((always_inline)) {
-      const int v = lane / kLanes;
-      if constexpr (Products::kPerWord == 2) return x * inverse[v];  // good enough before rounding
-      return no_key[v] ? Vec{} : x / state_.sum[v];
-    };
-    store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
-                     kColumns, normalised);
-    for (int v = 0; v < kVecs && v * kLanes < block_.num_rows; ++v) {
-      const int rest = block_.num_rows - v * kLanes;
       const Vec lse = fma(state_.max[v], splat(kLn2), log(state_.sum[v]));
-      const IVec lost = (state_.sum[v] == 0.0f) & (state_.max[v] != kNegativeInfinity);
-      store_partial(block_.lse + block_.row + v * kLanes, lost ? splat(__builtin_nanf("")) : lse,
-                    rest < kLanes ? rest : kLanes);
+      const IVec lost = (state_.sum[v] == 0.0f) & ~no_key(state_, v);
+      const Vec written = lost ? splat(__builtin_nanf("")) : lse;
+      const int rest = block_.num_rows - v * kLanes, count = rest < kLanes ? rest : kLanes;
+      float* to = block_.lse + (block_.row + v * kLanes) * block_.lse_stride;
+      if (block_.lse_stride == 1 && count > 0) store_partial(to, written, count);
+      for (int i = 0; block_.lse_stride != 1 && i < count; ++i) to[i * block_.lse_stride] = written[i];
     }
+  }
+
+  // From a sum of values and the weights' sum to the mean.
+  struct Means {
+    Vec total[kVecs], inverse[kVecs];
+    IVec none[kVecs];
+
+    explicit Means(const RowState<kVecs>& state) {
+      for (int v = 0; v < kVecs; ++v) {
+        total[v] = state.sum[v];
+        none[v] = no_key(state, v);
+        inverse[v] = 1.0f / total[v];
+      }
+    }
+    __attribute__((always_inline)) Vec operator()(Vec sum, int v) const {
+      const Vec mean = Products::kPerWord == 2 ? sum * inverse[v] : sum / total[v];  // good enough before rounding
+      return none[v] ? Vec{} : mean;
+    }
+  };
+
+  template <class Map>
+  __attribute__((always_inline)) void store_results(Map map) {
+    store_transposed(block_.format.dtype, block_.out, block_.row, block_.num_rows, block_.shape.dv, scratch_.out,
+                     kColumns, map);
+  }
+
+  // Values near the largest float may have made a sum infinite whose mean is not. Relative to the logarithm of the sum
+  // of exponentials the weights add up to 1, so their sum of values stays in range; the other results stay as they are.
+  __attribute__((noinline)) void average_large_values(const Means& means) {
+    alignas(64) float sums[kMaxDim * kColumns];
+    const int64_t size = block_.shape.dv * kColumns;
+    for (int64_t i = 0; i < size; i += kLanes) store(sums + i, load(scratch_.out + i));
+    Vec start[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec total = fma(log(state_.sum[v]), splat(kLog2E), state_.max[v]);
+      start[v] = FloatProducts::non_finite(total) ? state_.sink[v] : total;
+    }
+    add_keys(start);
+    const Means new_means(state_);
+    for (int64_t i = 0; i < size; i += kLanes) {
+      const int v = static_cast<int>(i % kColumns / kLanes);
+      const Vec before = means(load(sums + i), v);
+      const Vec after = new_means(load(scratch_.out + i), v);
+      store(scratch_.out + i, FloatProducts::non_finite(before) ? after : before);
+    }
+    store_results([](Vec mean, int) __attribute__((always_inline)) { return mean; });
   }
 
   const ForwardBlock& block_;

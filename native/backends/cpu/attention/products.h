@@ -9,6 +9,9 @@ namespace warpgrad::cpu::WARPGRAD_ISA {
 
 using namespace attention;
 
+// Which operand of a guarded product holds the weights.
+enum class Weights { kLeft, kRight };
+
 struct FloatProducts {
   using Word = float;
   static constexpr int kPerWord = 1;
@@ -21,15 +24,18 @@ struct FloatProducts {
     WARPGRAD_ISA::multiply<kOrder>(depth, a, lda, b, ldb, acc);
   }
 
-  // Like multiply, but where b is 0 an infinite or NaN a adds nothing.
-  template <int kRows, int kVecs>
+  // Like multiply, but where a weight is 0 an infinite or NaN factor adds nothing.
+  template <AOrder kOrder, Weights kWeights, int kRows, int kVecs>
   WARPGRAD_INLINE void multiply_guarded(int64_t depth, const float* a, int64_t lda, const float* b, int64_t ldb,
                                         Vec (&acc)[kRows][kVecs]) {
     for (int64_t k = 0; k < depth; ++k) {
       for (int r = 0; r < kRows; ++r) {
+        const Vec left = splat(a[kOrder == AOrder::kRowMajor ? r * lda + k : k * lda + r]);
         for (int v = 0; v < kVecs; ++v) {
-          const Vec x = load(b + k * ldb + v * kLanes);
-          acc[r][v] = fma(x == 0.0f ? Vec{} : splat(a[k * lda + r]), x, acc[r][v]);
+          const Vec right = load(b + k * ldb + v * kLanes);
+          const Vec weight = kWeights == Weights::kLeft ? left : right;
+          const Vec factor = kWeights == Weights::kLeft ? right : left;
+          acc[r][v] = fma(weight == 0.0f ? Vec{} : factor, weight, acc[r][v]);
         }
       }
     }
@@ -52,16 +58,19 @@ struct PairProducts {
     multiply_pairs<kOrder>(depth, a, lda, b, ldb, acc);
   }
 
-  template <int kRows, int kVecs>
+  template <AOrder kOrder, Weights kWeights, int kRows, int kVecs>
   WARPGRAD_INLINE void multiply_guarded(int64_t depth, const PairWord* a, int64_t lda, const PairWord* b, int64_t ldb,
                                         Vec (&acc)[kRows][kVecs]) {
     for (int64_t k = 0; k < depth; ++k) {
       for (int r = 0; r < kRows; ++r) {
+        const PairWord word = a[kOrder == AOrder::kRowMajor ? r * lda + k : k * lda + r];
+        const __m512i left = _mm512_set1_epi32(static_cast<int>(word));
         for (int v = 0; v < kVecs; ++v) {
-          const __m512i x = _mm512_loadu_si512(b + k * ldb + v * kLanes);
-          const __m512i word = _mm512_set1_epi32(static_cast<int>(a[k * lda + r]));
-          const __m512i guarded = _mm512_maskz_mov_epi16(_mm512_test_epi16_mask(x, x), word);
-          acc[r][v] = (Vec)_mm512_dpbf16_ps((__m512)acc[r][v], (__m512bh)guarded, (__m512bh)x);
+          const __m512i right = _mm512_loadu_si512(b + k * ldb + v * kLanes);
+          const __m512i weights = kWeights == Weights::kLeft ? left : right;
+          const __m512i factors = kWeights == Weights::kLeft ? right : left;
+          const __m512i guarded = _mm512_maskz_mov_epi16(_mm512_test_epi16_mask(weights, weights), factors);
+          acc[r][v] = (Vec)_mm512_dpbf16_ps((__m512)acc[r][v], (__m512bh)guarded, (__m512bh)weights);
         }
       }
     }
@@ -70,6 +79,13 @@ struct PairProducts {
   WARPGRAD_INLINE IVec non_finite(Vec words) {
     const IVec bits = bits_of(words);
     return ((bits & 0x7f80) == 0x7f80) | ((bits & 0x7f800000) == 0x7f800000);
+  }
+
+  // 0 for the halves of words that are infinite or NaN.
+  WARPGRAD_INLINE Vec finite_part(Vec words) {
+    const IVec bits = bits_of(words);
+    const IVec low = (bits & 0x7f80) == 0x7f80, high = (bits & 0x7f800000) == 0x7f800000;
+    return float_of_bits(bits & ~((low & 0xffff) | (high & static_cast<int32_t>(0xffff0000))));
   }
 };
 
@@ -105,16 +121,6 @@ WARPGRAD_INLINE void for_panels(int num_vecs, Run run) {
   int v = 0;
   for (; v + 2 <= num_vecs; v += 2) run.template operator()<2>(v);
   if (v < num_vecs) run.template operator()<1>(v);
-}
-
-WARPGRAD_INLINE bool any(IVec lanes) {
-#if defined(__AVX512F__)
-  return _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes) != 0;
-#else
-  int32_t bits = 0;
-  for (int i = 0; i < kLanes; ++i) bits |= lanes[i];
-  return bits != 0;
-#endif
 }
 
 // Whether a matrix of words is free of infinities and NaN.

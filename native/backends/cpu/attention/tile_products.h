@@ -9,6 +9,16 @@
 
 namespace warpgrad::cpu::WARPGRAD_ISA {
 
+WARPGRAD_INLINE void store_finite(const PairWord* from, PairWord* to) {
+  store(reinterpret_cast<float*>(to), PairProducts::finite_part(load(reinterpret_cast<const float*>(from))));
+}
+
+// One number of each pair.
+WARPGRAD_INLINE Vec numbers_of(Vec words, int half) {
+  const IVec bits = bits_of(words);
+  return float_of_bits(half ? bits & static_cast<int32_t>(0xffff0000) : bits << 16);
+}
+
 // Like multiply_tiles with accumulate, but where b is 0 an infinite or NaN a adds nothing. Sums that meet none of them
 // get the same bits: first the product without them, then they alone. Rare, so it need not be quick.
 static __attribute__((noinline)) void multiply_tiles_guarded(int64_t m, int64_t n, int64_t depth, TileRows a,
@@ -19,11 +29,7 @@ static __attribute__((noinline)) void multiply_tiles_guarded(int64_t m, int64_t 
       const PairWord* tile = a.data + i * a.step_m + k * a.step_k;
       const PairWord* b_rows = b + k * kTileRows * ldb;
       float* c_rows = c + i * kTileRows * ldc;
-      for (int at = 0; at < kTileSize; ++at) {
-        const PairWord word = tile[at / kTileWords * a.ld + at % kTileWords];
-        finite[at] = ((word & 0x7f80) == 0x7f80 ? 0 : word & 0xffff) |
-                     ((word & 0x7f800000) == 0x7f800000 ? 0 : word & 0xffff0000);
-      }
+      for (int row = 0; row < kTileRows; ++row) store_finite(tile + row * a.ld, finite + row * kTileWords);
       multiply_tiles(1, n, 1, {finite, 0, 0, kTileWords}, b_rows, ldb, true, c_rows, ldc);
     }
     for (int64_t k = 0; k < depth; ++k) {
@@ -35,8 +41,8 @@ static __attribute__((noinline)) void multiply_tiles_guarded(int64_t m, int64_t 
           if ((bits & 0x7f800000) != 0x7f800000) continue;
           const Vec value = float_of_bits(splat_int(bits));
           for (int64_t lane = 0; lane < n * kLanes; lane += kLanes) {
-            const IVec words = bits_of(load(reinterpret_cast<const float*>(b + (k * kTileRows + pair) * ldb + lane)));
-            const Vec x = float_of_bits(half ? words & static_cast<int32_t>(0xffff0000) : words << 16);
+            const Vec x =
+                numbers_of(load(reinterpret_cast<const float*>(b + (k * kTileRows + pair) * ldb + lane)), half);
             float* to = c + (i * kTileRows + row) * ldc + lane;
             store(to, x == 0.0f ? load(to) : fma(value, x, load(to)));
           }
@@ -108,12 +114,37 @@ struct TileProducts : PairProducts {
     }
   }
 
-  // c[keys][ld] += tile[keys][pairs of queries] · b[pairs of queries][ld], rows of the tile kRowWords apart.
+  // c[keys][ld] += tile[keys][pairs of queries] · b[pairs of queries][ld], rows of the tile kRowWords apart. Guarded:
+  // where the tile is 0 an infinite or NaN b adds nothing.
   template <int kRowWords>
   static void add_queries(const PairWord* tile, int64_t num_keys, int64_t num_queries, const PairWord* b, float* c,
-                          int64_t ld) {
+                          int64_t ld, bool guarded) {
+    const int64_t pairs = tile_keys(num_queries) / 2;
+    alignas(64) PairWord finite[kQueryBlock / 2 * kMaxDim];
+    for (int64_t i = 0; guarded && i < pairs * ld; i += kTileWords) store_finite(b + i, finite + i);
     const TileRows a{tile, kTileRows * kRowWords, kTileWords, kRowWords};
-    multiply_tiles(num_keys / kTileRows, ld / kTileWords, tile_keys(num_queries) / kTileKeys, a, b, ld, true, c, ld);
+    multiply_tiles(num_keys / kTileRows, ld / kTileWords, pairs / kTileWords, a, guarded ? finite : b, ld, true, c, ld);
+    if (guarded) add_non_finite_queries(tile, num_keys, kRowWords, pairs, b, c, ld);
+  }
+
+  // What the finite part of b left out. Rare, so it need not be quick.
+  static __attribute__((noinline)) void add_non_finite_queries(const PairWord* tile, int64_t num_keys,
+                                                               int64_t row_words, int64_t pairs, const PairWord* b,
+                                                               float* c, int64_t ld) {
+    for (int64_t at = 0; at < pairs * ld; at += kLanes) {
+      const Vec words = load(reinterpret_cast<const float*>(b + at));
+      if (!any(non_finite(words))) continue;
+      for (int half = 0; half < 2; ++half) {
+        const Vec factor = numbers_of(words, half);
+        const IVec left_out = FloatProducts::non_finite(factor);
+        for (int64_t key = 0; key < num_keys; ++key) {
+          const Vec weight =
+              numbers_of(float_of_bits(splat_int(static_cast<int32_t>(tile[key * row_words + at / ld]))), half);
+          float* to = c + key * ld + at % ld;
+          store(to, left_out & (weight != 0.0f) ? fma(weight, factor, load(to)) : load(to));
+        }
+      }
+    }
   }
 
   static void pack_row_keys(Rows rows, int64_t first, int64_t num_rows, int64_t elems, float* packed) {

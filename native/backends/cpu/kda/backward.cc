@@ -106,13 +106,19 @@ void backward_sequence(const Problem& problem, const Kernels& kernels, const Seq
       ChunkAdjoint adjoint = memory.adjoint;
       adjoint.dS = memory.dS + (head - first_head) * state_elems(problem);
       kernels.prepare(problem, chunk, head, kept_here.T, memory.prepared);
-      for (int c = 0; c < problem.num_column_blocks; ++c) {
+      const bool finite = kernels.load_d_out(problem, chunk, head, memory.prepared, kept_here, adjoint);
+      for (int c = 0; finite && c < problem.num_column_blocks; ++c) {
         kernels.backward_rows(problem, chunk, head, c, memory.prepared, adjoint);
       }
-      kernels.gradients(problem, chunk, head, memory.prepared, kept_here, adjoint, memory.dq, memory.dk,
-                        partials.at(i, head), memory.gradients_scratch);
+      const auto gradients = finite ? kernels.gradients : kernels.token_gradients;
+      gradients(problem, chunk, head, memory.prepared, kept_here, adjoint, memory.dq, memory.dk, partials.at(i, head),
+                memory.gradients_scratch);
       for (int c = 0; c < problem.num_column_blocks; ++c) {
-        kernels.backward_state(problem, chunk, c, memory.prepared, adjoint);
+        if (finite) {
+          kernels.backward_state(problem, chunk, c, memory.prepared, adjoint);
+        } else {
+          kernels.token_adjoint(problem, chunk, head, c, memory.prepared, adjoint);
+        }
       }
     });
   }
@@ -137,7 +143,8 @@ class WindowedBackward {
         states_(chunks.sequences.size() * problem.HV * state_elems(problem)),
         workers_(context.num_threads() * worker_elems_),
         records_(window_.max_chunks() * problem.HV * record_elems(problem)),
-        adjoints_(window_.max_chunks() * problem.HV * adjoint_elems_) {}
+        adjoints_(window_.max_chunks() * problem.HV * adjoint_elems_),
+        finite_(window_.max_chunks() * problem.HV) {}
 
   void run() {
     for (;; window_ = Window(chunks_, window_.begin - kWindow)) {
@@ -167,8 +174,11 @@ class WindowedBackward {
   void prepare_chunks() {
     context_.parallel_for(num_chunks() * problem_.HV, [&](int64_t task, int worker) {
       const int64_t position = task / problem_.HV, head = task % problem_.HV, i = window_.chunks[position];
-      kernels_.prepare(problem_, problem_.chunks[i], head, kept_.at(problem_, i, head).T,
-                       prepared_at(position, head, worker));
+      const Prepared prepared = prepared_at(position, head, worker);
+      const Kept kept_here = kept_.at(problem_, i, head);
+      kernels_.prepare(problem_, problem_.chunks[i], head, kept_here.T, prepared);
+      finite_[task] =
+          kernels_.load_d_out(problem_, problem_.chunks[i], head, prepared, kept_here, adjoint_at(position, head));
     });
   }
 
@@ -187,12 +197,18 @@ class WindowedBackward {
       for (int64_t local = std::min(sequence.num_chunks, window_.end()) - 1; local >= window_.begin; --local) {
         const Chunk& chunk = problem_.chunks[sequence.first_chunk + local];
         const int64_t position = window_.first_position[n] + local - window_.begin;
-        const Prepared prepared = prepared_at(position, head, worker);
         ChunkAdjoint adjoint = adjoint_at(position, head);
         std::copy_n(dS + c * block_elems, block_elems, adjoint.dS + c * block_elems);
         adjoint.dS = dS;
-        kernels_.backward_rows(problem_, chunk, head, c, prepared, adjoint);
-        kernels_.backward_state(problem_, chunk, c, prepared, adjoint);
+        if (finite_[position * HV + head]) {
+          const Prepared prepared = prepared_at(position, head, worker);
+          kernels_.backward_rows(problem_, chunk, head, c, prepared, adjoint);
+          kernels_.backward_state(problem_, chunk, c, prepared, adjoint);
+        } else {
+          const Prepared prepared = memory_of(worker).prepared;
+          kernels_.prepare(problem_, chunk, head, kept_.at(problem_, sequence.first_chunk + local, head).T, prepared);
+          kernels_.token_adjoint(problem_, chunk, head, c, prepared, adjoint);
+        }
       }
       if (window_.begin == 0) {
         kernels_.store_state(problem_, problem_.d_initial_state, n, head, c, dS + c * block_elems);
@@ -207,8 +223,9 @@ class WindowedBackward {
       chunk_gradients(problem_, kernels_, i, task % problem_.H, memory, [&](int64_t head) {
         const Kept kept_here = kept_.at(problem_, i, head);
         kernels_.prepare(problem_, problem_.chunks[i], head, kept_here.T, memory.prepared);
-        kernels_.gradients(problem_, problem_.chunks[i], head, memory.prepared, kept_here, adjoint_at(position, head),
-                           memory.dq, memory.dk, partials_.at(i, head), memory.gradients_scratch);
+        const auto gradients = finite_[position * problem_.HV + head] ? kernels_.gradients : kernels_.token_gradients;
+        gradients(problem_, problem_.chunks[i], head, memory.prepared, kept_here, adjoint_at(position, head), memory.dq,
+                  memory.dk, partials_.at(i, head), memory.gradients_scratch);
       });
     });
   }
@@ -222,6 +239,7 @@ class WindowedBackward {
   Window window_;
   const int64_t worker_elems_, adjoint_elems_;
   const AlignedBuffer<float> states_, workers_, records_, adjoints_;
+  std::vector<uint8_t> finite_;  // whether a chunk and head goes in the chunk form
   Prefetch no_prefetch_;
 };
 

@@ -22,12 +22,11 @@ void kda_backward_rows(const Problem& problem, const Chunk& chunk, int64_t head,
   const int count = smaller(kColumns, static_cast<int>(problem.V) - first_column);
   const int columns = kda::padded(count), rows = kda::padded(chunk.rows), stride = problem.v_stride;
   const float* dS = adjoint.dS + int64_t(column_block) * problem.Kp * kColumnStride;
-  float* d_out = adjoint.d_out + first_column;
+  const float* d_out = adjoint.d_out + first_column;
   float* dU = adjoint.dU + first_column;
   float* dR = adjoint.dR + first_column;
   float* dE = p.scratch;  // [64, kColumnStride]
 
-  load_chunk_rows(problem.d_out, chunk, head, first_column, count, d_out, stride);
   // dU = Aqk^T do + Kr dS
   product<Into::kStore>(rows, columns, problem.Kp, columns_of(p.KrT, kChunkStride), dS, kColumnStride, dU, stride,
                         p.ahead);
@@ -77,19 +76,16 @@ void short_norm_backward(int K, const float* x, float* dy) {
 
 constexpr int kShortRow = 8;
 
-void norm_backward(int K, int Kp, const float* x, float* dy) {
+void norm_backward(int K, int Kp, float* x, float* dy) {
   if (K <= kShortRow) {
     short_norm_backward(K, x, dy);
     return;
   }
-  Vec squares{}, products{};
-  for (int d = 0; d < Kp; d += kLanes) {
-    squares = fma(load(x + d), load(x + d), squares);
-    products = fma(load(x + d), load(dy + d), products);
-  }
-  const Vec r = 1.0f / sqrt(splat(reduce_add(squares) + kda::kNormEpsilon));
-  const Vec y_dy = splat(reduce_add(products)) * r;
-  for (int d = 0; d < Kp; d += kLanes) store(dy + d, r * (load(dy + d) - load(x + d) * r * y_dy));
+  const auto [shrink, inverse] = norm_of_row(Kp, x);
+  Vec products{};
+  for (int d = 0; d < Kp; d += kLanes) products = fma(load(x + d), load(dy + d), products);
+  const Vec r = inverse * shrink, y_dy = splat(reduce_add(products)) * inverse;
+  for (int d = 0; d < Kp; d += kLanes) store(dy + d, r * (load(dy + d) - load(x + d) * inverse * y_dy));
 }
 
 }  // namespace

@@ -14,12 +14,18 @@ void kda_load_state(const kda::Problem&, const kda::Operand&, int64_t sequence, 
                     float* S);
 void kda_store_state(const kda::Problem&, const kda::Operand&, int64_t sequence, int64_t head, int column_block,
                      const float* S);
+bool kda_load_d_out(const kda::Problem&, const kda::Chunk&, int64_t head, const kda::Prepared&, const kda::Kept&,
+                    const kda::ChunkAdjoint&);
 void kda_backward_rows(const kda::Problem&, const kda::Chunk&, int64_t head, int column_block, const kda::Prepared&,
                        const kda::ChunkAdjoint&);
 void kda_backward_state(const kda::Problem&, const kda::Chunk&, int column_block, const kda::Prepared&,
                         const kda::ChunkAdjoint&);
 void kda_gradients(const kda::Problem&, const kda::Chunk&, int64_t head, const kda::Prepared&, const kda::Kept&,
                    const kda::ChunkAdjoint&, float* dq, float* dk, float* partial, float* scratch);
+void kda_token_adjoint(const kda::Problem&, const kda::Chunk&, int64_t head, int column_block, const kda::Prepared&,
+                       const kda::ChunkAdjoint&);
+void kda_token_gradients(const kda::Problem&, const kda::Chunk&, int64_t head, const kda::Prepared&, const kda::Kept&,
+                         const kda::ChunkAdjoint&, float* dq, float* dk, float* partial, float* scratch);
 void kda_store_qk_gradients(const kda::Problem&, const kda::Chunk&, int64_t qk_head, float* dq, float* dk);
 
 }  // namespace warpgrad::cpu::WARPGRAD_ISA

@@ -3,6 +3,7 @@
 // The gate and beta, forward and backward, on padded float32 rows.
 
 #include "backends/cpu/kda/problem.h"
+#include "backends/cpu/kda/rows.h"
 #include "backends/cpu/simd/vec_math.h"
 
 namespace warpgrad::cpu::WARPGRAD_ISA {
@@ -113,6 +114,33 @@ WARPGRAD_INLINE void store_tokens(const kda::Operand& to, const kda::Chunk& chun
           to.dtype == DType::kBFloat16 ? float_to_bfloat16(from[i]) : float_to_float16(from[i]);
     }
   }
+}
+
+// From the gradients of the log decays, rows [64, k_stride], and of beta [64] to those of the gate's input and of beta
+// as it was passed, both written, and the chunk's partial sums; d_bias has room for Kp floats.
+inline void store_gate_gradients(const kda::Problem& problem, const kda::Chunk& chunk, int64_t head, float* dg_rows,
+                                 float* dbeta, float* d_bias, float* partial) {
+  const int K = static_cast<int>(problem.K);
+  const Gate gate = gate_of(problem, head);
+  Vec d_a_log{};
+  float x[ops::kMaxKdaDim];
+  zero_rows(0, 1, problem.Kp, d_bias, 0);
+  for (int i = 0; i < chunk.rows; ++i) {
+    float* dg = dg_rows + i * problem.k_stride;
+    if (gate.kind != ops::GateKind::kGiven) {
+      load_row(problem.g, offset_of(problem.g, chunk.batch, chunk.token + i, head), K, x);
+      gate_row_backward(gate, K, problem.Kp, x, dg, d_bias, d_a_log);
+    }
+    store_row(problem.dg, offset_of(problem.dg, chunk.batch, chunk.token + i, head), K, dg);
+  }
+  if (partial) {
+    partial[0] = reduce_add(d_a_log);
+    for (int d = 0; d < K; ++d) partial[1 + d] = d_bias[d];
+  }
+  float logits[kda::kChunk];
+  load_tokens(problem.beta, chunk, head, logits);
+  beta_backward(problem, logits, dbeta);
+  store_tokens(problem.dbeta, chunk, head, dbeta);
 }
 
 }  // namespace

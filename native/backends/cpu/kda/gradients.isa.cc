@@ -282,7 +282,7 @@ void finish_gradients(const Problem& problem, const Chunk& chunk, int num_blocks
 
 void kda_gradients(const Problem& problem, const Chunk& chunk, int64_t head, const Prepared& p, const Kept& kept,
                    const ChunkAdjoint& adjoint, float* dq, float* dk, float* partial, float* scratch) {
-  const int K = static_cast<int>(problem.K), V = static_cast<int>(problem.V);
+  const int V = static_cast<int>(problem.V);
   const int rows = kda::padded(chunk.rows), num_blocks = rows / kBlock;
   const Scratch s = scratch_views(problem, scratch);
   const Operand kept_E{kept.E, DType::kFloat32, {}};
@@ -293,26 +293,7 @@ void kda_gradients(const Problem& problem, const Chunk& chunk, int64_t head, con
   pair_gradients(problem, num_blocks, p, s);
   finish_gradients(problem, chunk, num_blocks, p, s, dq, dk);
 
-  const Gate gate = gate_of(problem, head);
-  Vec d_a_log{};
-  float x[ops::kMaxKdaDim];
-  zero_rows(0, 1, problem.Kp, s.d_bias, 0);
-  for (int i = 0; i < chunk.rows; ++i) {
-    float* dg = s.dq + i * problem.k_stride;
-    if (gate.kind != ops::GateKind::kGiven) {
-      load_row(problem.g, offset_of(problem.g, chunk.batch, chunk.token + i, head), K, x);
-      gate_row_backward(gate, K, problem.Kp, x, dg, s.d_bias, d_a_log);
-    }
-    store_row(problem.dg, offset_of(problem.dg, chunk.batch, chunk.token + i, head), K, dg);
-  }
-  if (partial) {
-    partial[0] = reduce_add(d_a_log);
-    for (int d = 0; d < K; ++d) partial[1 + d] = s.d_bias[d];
-  }
-  float logits[kChunk];
-  load_tokens(problem.beta, chunk, head, logits);
-  beta_backward(problem, logits, s.dbeta);
-  store_tokens(problem.dbeta, chunk, head, s.dbeta);
+  store_gate_gradients(problem, chunk, head, s.dq, s.dbeta, s.d_bias, partial);
 }
 
 }  // namespace warpgrad::cpu::WARPGRAD_ISA

@@ -21,11 +21,7 @@ constexpr float kSmallestIn = 0x1p-80f;
 // x times r = (sum x^2 + 1e-6)^-1/2 if asked for, times scale.
 WARPGRAD_INLINE void scale_qk_row(bool norm, float scale, int Kp, float* x) {
   Vec factor = splat(scale);
-  if (norm) {
-    Vec squares{};
-    for (int d = 0; d < Kp; d += kLanes) squares = fma(load(x + d), load(x + d), squares);
-    factor = factor * (1.0f / sqrt(splat(reduce_add(squares) + kda::kNormEpsilon)));
-  }
+  if (norm) factor = factor * norm_of_row(Kp, x).inverse;
   for (int d = 0; d < Kp; d += kLanes) store(x + d, load(x + d) * factor);
 }
 
@@ -90,10 +86,10 @@ void find_slow_rows(const Problem& problem, int num_blocks, const Prepared& p) {
   for (int b = 0; b < num_blocks; ++b) {
     int i = kBlock;
     while (i > 0) {
-      Vec smallest = splat(1.0f);
+      IVec slow{};
       const float* in = p.in + (int64_t(b) * kBlock + i - 1) * problem.k_stride;
-      for (int d = 0; d < problem.Kp; d += kLanes) smallest = min(smallest, load(in + d));
-      if (-reduce_max(-smallest) >= kSmallestIn) break;
+      for (int d = 0; d < problem.Kp; d += kLanes) slow |= ~(load(in + d) >= kSmallestIn);  // NaN is
+      if (!any(slow)) break;
       --i;
     }
     p.first_slow[b] = i;

@@ -128,7 +128,10 @@ struct Kernels {
   void (*load_state)(const Problem&, const Operand&, int64_t sequence, int64_t head, int column_block, float* S);
   void (*store_state)(const Problem&, const Operand&, int64_t sequence, int64_t head, int column_block, const float* S);
 
-  // Backward through one chunk for one block of columns: d_out, dU, dR, dv from dS; then dS to the chunk before.
+  // Loads d_out. Whether the chunk can go backward in its chunk form; false where one of its inputs is infinite or NaN.
+  bool (*load_d_out)(const Problem&, const Chunk&, int64_t head, const Prepared&, const Kept&, const ChunkAdjoint&);
+
+  // Backward through one chunk for one block of columns: dU, dR, dv from dS; then dS to the chunk before.
   void (*backward_rows)(const Problem&, const Chunk&, int64_t head, int column_block, const Prepared&,
                         const ChunkAdjoint&);
   void (*backward_state)(const Problem&, const Chunk&, int column_block, const Prepared&, const ChunkAdjoint&);
@@ -137,6 +140,13 @@ struct Kernels {
   // dbeta, and the partial sums for d_a_log ([1]) and d_dt_bias ([K]) to `partial`, if it isn't null.
   void (*gradients)(const Problem&, const Chunk&, int64_t head, const Prepared&, const Kept&, const ChunkAdjoint&,
                     float* dq, float* dk, float* partial, float* scratch);
+
+  // The same token by token: dv and dS to the chunk before, for one block of columns; what `gradients` gives.
+  void (*token_adjoint)(const Problem&, const Chunk&, int64_t head, int column_block, const Prepared&,
+                        const ChunkAdjoint&);
+  void (*token_gradients)(const Problem&, const Chunk&, int64_t head, const Prepared&, const Kept&, const ChunkAdjoint&,
+                          float* dq, float* dk, float* partial, float* scratch);
+
   // Norm backward, and out.
   void (*store_qk_gradients)(const Problem&, const Chunk&, int64_t qk_head, float* dq, float* dk);
 };

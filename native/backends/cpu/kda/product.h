@@ -81,7 +81,7 @@ inline bool all_finite(int rows, int columns, const float* x, int64_t stride) {
       not_finite |= value - value != 0.0f;
     }
   }
-  return reduce_max(float_of_bits(not_finite & 0x3f800000)) == 0.0f;
+  return !any(not_finite);
 }
 
 // The product with a lower triangular L [rows, rows], by blocks of 16 rows. Inside a diagonal block the products with

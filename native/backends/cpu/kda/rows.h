@@ -85,6 +85,30 @@ inline void store_chunk_rows(const kda::Operand& to, const kda::Chunk& chunk, in
   }
 }
 
+// r = (sum x^2 + 1e-6)^-1/2 of a row as shrink · inverse. Where the sum overflows, x itself is multiplied by `shrink`,
+// beside which the 1e-6 doesn't count; else shrink is 1.
+struct RowNorm {
+  float shrink;
+  Vec inverse;
+};
+
+WARPGRAD_INLINE float sum_of_squares(int Kp, const float* x) {
+  Vec squares{};
+  for (int d = 0; d < Kp; d += kLanes) squares = fma(load(x + d), load(x + d), squares);
+  return reduce_add(squares);
+}
+
+WARPGRAD_INLINE RowNorm norm_of_row(int Kp, float* x) {
+  constexpr float kShrink = 0x1p-70f;  // the squares of 256 numbers up to 2^128 then add up to 2^124 at most
+  float sum = sum_of_squares(Kp, x) + kda::kNormEpsilon;
+  const bool large = sum == __builtin_inff();
+  if (large) {
+    for (int d = 0; d < Kp; d += kLanes) store(x + d, load(x + d) * kShrink);
+    sum = sum_of_squares(Kp, x);
+  }
+  return {large ? kShrink : 1.0f, 1.0f / sqrt(splat(sum))};
+}
+
 // to[i] = beta_i from[i], over `columns` (a multiple of 16).
 WARPGRAD_INLINE void scale_rows(int rows, int columns, const float* beta, const float* from, float* to,
                                 int64_t stride) {

@@ -12,14 +12,22 @@ namespace {
 
 class CpuEvent : public Event {
  public:
-  CpuEvent(std::shared_ptr<const StreamState> state, uint64_t ticket) : state_(std::move(state)), ticket_(ticket) {}
+  CpuEvent(std::shared_ptr<const StreamState> state, uint64_t ticket,
+           std::shared_ptr<const Clock::time_point> time = nullptr)
+      : state_(std::move(state)), ticket_(ticket), time_(std::move(time)) {}
   bool reached() const override { return state_->reached(ticket_); }
   void synchronize() const override { state_->block_until(ticket_); }
+  double milliseconds_since(const Event& earlier) const override {
+    const auto* other = dynamic_cast<const CpuEvent*>(&earlier);
+    WG_CHECK(time_ && other && other->time_, ErrorCode::kInternal, "the events have no times to compare");
+    return std::chrono::duration<double, std::milli>(*time_ - *other->time_).count();
+  }
   const StreamState* state() const { return state_.get(); }
 
  private:
   std::shared_ptr<const StreamState> state_;
   uint64_t ticket_;
+  std::shared_ptr<const Clock::time_point> time_;  // set when it is reached; null for an operation's own event
 };
 
 // The failure of an operation as the user sees it: named, with a code.
@@ -44,11 +52,17 @@ StreamState::~StreamState() {
   if (thread_.joinable()) thread_.join();
 }
 
+void StreamState::start() {
+  if (thread_.joinable()) return;
+  std::lock_guard lock(mutex_);
+  WG_CHECK(!closed_, ErrorCode::kCancelled, "the stream was closed");
+  thread_ = std::thread([this] { run(); });
+}
+
 void StreamState::push(Item item) {
   std::unique_lock lock(mutex_);
   WG_CHECK(!closed_, ErrorCode::kCancelled, "the stream was closed");
   space_.wait(lock, [this] { return queue_.size() < kMaxQueuedOperations; });
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   queue_.push_back(std::move(item));
   enqueued_.fetch_add(1, std::memory_order_relaxed);
   const bool wake = sleeping_;
@@ -81,6 +95,10 @@ void StreamState::join() {
 bool StreamState::finished() const {
   std::lock_guard lock(mutex_);
   return finished_;
+}
+
+EventPtr StreamState::position() const {
+  return std::make_shared<CpuEvent>(shared_from_this(), enqueued());
 }
 
 void StreamState::block_until(uint64_t ticket) const {
@@ -138,6 +156,7 @@ void StreamState::run() {
 
 void StreamState::run_item(Item& item) {
   for (const EventPtr& event : item.waits) event->synchronize();
+  if (item.time) *item.time = Clock::now();
   if (!item.operation) return;
   try {
     for (const StoragePtr& storage : item.uses.reads) {
@@ -167,12 +186,18 @@ CpuStream::~CpuStream() {
 }
 
 EventPtr CpuStream::record() {
-  return std::make_shared<CpuEvent>(state_, state_->enqueued());
+  StreamState::Item item;
+  item.time = std::make_shared<Clock::time_point>();
+  const EventPtr event = std::make_shared<CpuEvent>(state_, state_->enqueued() + 1, item.time);
+  state_->start();
+  state_->push(std::move(item));
+  return event;
 }
 
 void CpuStream::wait(EventPtr event) {
   StreamState::Item item;
   item.waits.push_back(std::move(event));
+  state_->start();
   state_->push(std::move(item));
 }
 
@@ -184,6 +209,7 @@ void CpuStream::synchronize() {
 void CpuStream::notify(std::function<void(std::exception_ptr)> done) {
   StreamState::Item item;
   item.report = std::move(done);
+  state_->start();
   state_->push(std::move(item));
 }
 
@@ -198,11 +224,17 @@ void CpuStream::enqueue(const char* name, StorageUses uses, Operation operation)
   };
   for (const StoragePtr& storage : uses.reads) order_after(storage);
   for (const StoragePtr& storage : uses.writes) order_after(storage);
-  item.uses = uses;
+  // Before the push, which moves them: with the thread running it fails only when all ends.
+  state_->start();
+  const EventPtr event = std::make_shared<CpuEvent>(state_, state_->enqueued() + 1);
+  for (const StoragePtr& storage : uses.writes) storage->last_write = event;
+  item.uses = std::move(uses);
   item.operation = std::move(operation);
   state_->push(std::move(item));
-  const EventPtr event = record();
-  for (const StoragePtr& storage : uses.writes) storage->last_write = event;
+}
+
+std::unique_ptr<Graph> CpuStream::capture(FunctionRef<void()>) {
+  throw Error(ErrorCode::kUnsupported, "capture: a CPU stream has no graphs; capture is for streams of a GPU");
 }
 
 }  // namespace warpgrad::cpu

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -46,6 +47,7 @@ class CpuStream : public Stream {
   // Runs `operation` after everything enqueued before and after the pending writes of what it reads and writes. A
   // failure is kept for the next report and marks the storages of uses.writes.
   void enqueue(const char* name, StorageUses uses, Operation operation);
+  std::unique_ptr<Graph> capture(FunctionRef<void()> enqueue_work) override;
 
   const std::shared_ptr<StreamState>& state() const { return state_; }
 
@@ -53,8 +55,10 @@ class CpuStream : public Stream {
   std::shared_ptr<StreamState> state_;
 };
 
+using Clock = std::chrono::steady_clock;
+
 // What a stream shares with its thread and its events.
-class StreamState {
+class StreamState : public std::enable_shared_from_this<StreamState> {
  public:
   StreamState(std::shared_ptr<const Engine> engine, std::shared_ptr<CancelFlag> cancel)
       : engine_(std::move(engine)), cancel_(std::move(cancel)) {}
@@ -63,16 +67,19 @@ class StreamState {
   struct Item {
     const char* name = nullptr;
     StorageUses uses;
-    CpuStream::Operation operation;  // null: only wait or report
+    CpuStream::Operation operation;  // null: only wait, note the time or report
     std::vector<EventPtr> waits;
+    std::shared_ptr<Clock::time_point> time;
     std::function<void(std::exception_ptr)> report;
   };
 
-  void push(Item item);
-  void close();           // the thread ends once the queue is empty
-  void drop();            // closes, and forgets what is queued; `cancel` is set already
-  void join();            // after close or drop: waits for the thread to end
-  bool finished() const;  // closed, and the thread has ended its work
+  void start();               // the thread, unless it runs already
+  void push(Item item);       // after start()
+  void close();               // the thread ends once the queue is empty
+  void drop();                // closes, and forgets what is queued; `cancel` is set already
+  void join();                // after close or drop: waits for the thread to end
+  bool finished() const;      // closed, and the thread has ended its work
+  EventPtr position() const;  // the end of the queue
   void block_until(uint64_t ticket) const;
   std::exception_ptr take_failure();
   uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }

@@ -132,6 +132,17 @@ WARPGRAD_INLINE Vec rounded_product(Vec x, Vec y) {
   return product;
 }
 
+// Whether a comparison holds in some lane.
+WARPGRAD_INLINE bool any(IVec lanes) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes) != 0;
+#else
+  int32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= lanes[i];
+  return bits != 0;
+#endif
+}
+
 // max and min answer y where x is NaN or y is NaN, so a NaN in y passes through and one in x is dropped.
 #if defined(__AVX512F__)
 WARPGRAD_INLINE Vec fma(Vec x, Vec y, Vec z) {

@@ -1,7 +1,9 @@
 #include "backends/cuda/runtime/device.h"
 
 #include <limits>
+#include <utility>
 
+#include "backends/cuda/runtime/arena.h"
 #include "backends/cuda/runtime/status.h"
 #include "core/check.h"
 
@@ -20,7 +22,6 @@ DeviceGuard::~DeviceGuard() {
 
 CudaDevice::CudaDevice(int index) : index_(index) {
   const DeviceGuard guard(index);
-  check(cudaDeviceGetAttribute(&num_multiprocessors_, cudaDevAttrMultiProcessorCount, index), "cudaDeviceGetAttribute");
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.location = {cudaMemLocationTypeDevice, index};
@@ -35,16 +36,18 @@ CudaDevice::~CudaDevice() {
 }
 
 void* CudaDevice::allocate(size_t bytes, cudaStream_t stream) {
-  expect_working();
   const DeviceGuard guard(index_);
-  const size_t size = bytes == 0 ? 1 : bytes;  // an empty tensor has an address too
   void* data = nullptr;
-  cudaError_t status = cudaMallocFromPoolAsync(&data, size, pool_, stream);
+  cudaError_t status = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    {
+      std::lock_guard lock(arenas_mutex_);
+      for (Arena* arena : arenas_) arena->trim();
+    }
+    if (!capturing()) check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo");
-    status = cudaMallocFromPoolAsync(&data, size, pool_, stream);
+    status = cudaMallocFromPoolAsync(&data, bytes, pool_, stream);
   }
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
@@ -55,16 +58,39 @@ void* CudaDevice::allocate(size_t bytes, cudaStream_t stream) {
                        " bytes are in use by tensors, ", free_bytes, " of ", total_bytes, " bytes are free"));
   }
   check(status, "cudaMallocFromPoolAsync");
+  return data;
+}
+
+void CudaDevice::add_arena(Arena* arena) {
+  std::lock_guard lock(arenas_mutex_);
+  arenas_.push_back(arena);
+}
+
+void CudaDevice::remove_arena(Arena* arena) {
+  std::lock_guard lock(arenas_mutex_);
+  std::erase(arenas_, arena);
+}
+
+void CudaDevice::share_with(int peer_index) {
+  if (!peers_.insert(peer_index).second) return;
+  int can_access = 0;
+  check(cudaDeviceCanAccessPeer(&can_access, peer_index, index_), "cudaDeviceCanAccessPeer");
+  if (!can_access) return;  // the driver copies through the host then
+  cudaMemAccessDesc access = {};
+  access.location = {cudaMemLocationTypeDevice, peer_index};
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  check(cudaMemPoolSetAccess(pool_, &access, 1), "cudaMemPoolSetAccess");
+}
+
+void CudaDevice::count(size_t bytes) {
   const size_t live = live_bytes_.fetch_add(bytes) + bytes;
   size_t peak = peak_bytes_.load();
   while (peak < live && !peak_bytes_.compare_exchange_weak(peak, live)) {
   }
   allocations_.fetch_add(1);
-  return data;
 }
 
-void CudaDevice::free(void* data, size_t bytes, cudaStream_t stream) noexcept {
-  cudaFreeAsync(data, stream);  // fails only after a fault, or while the process ends
+void CudaDevice::uncount(size_t bytes) {
   live_bytes_.fetch_sub(bytes);
   allocations_.fetch_sub(1);
 }
@@ -73,10 +99,38 @@ MemoryStats CudaDevice::stats() const {
   return {live_bytes_.load(), peak_bytes_.load(), allocations_.load()};
 }
 
+bool CudaDevice::capturing() {
+  std::lock_guard lock(capture_mutex_);
+  return captures_ > 0;
+}
+
+void CudaDevice::begin_capture() {
+  std::lock_guard lock(capture_mutex_);
+  ++captures_;
+}
+
+void CudaDevice::end_capture() noexcept {
+  std::vector<std::function<void()>> put_off;  // goes after the lock: what it owns may come here again when it ends
+  std::lock_guard lock(capture_mutex_);
+  if (--captures_ > 0) return;
+  put_off.swap(after_capture_);
+  for (const auto& work : put_off) work();
+}
+
+void CudaDevice::outside_capture(std::function<void()> work) {
+  std::lock_guard lock(capture_mutex_);
+  if (captures_ > 0) {
+    after_capture_.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
 void CudaDevice::expect_working() const {
+  if (!failed_.load(std::memory_order_relaxed)) return;
   std::lock_guard lock(fault_mutex_);
-  WG_CHECK(fault_.empty(), ErrorCode::kDeviceFailure, "cuda:", index_,
-           " can't be used any more in this process: ", fault_, "; start a new process");
+  throw Error(ErrorCode::kDeviceFailure, concat("cuda:", index_, " can't be used any more in this process: ", fault_,
+                                                "; start a new process"));
 }
 
 void CudaDevice::check_work(cudaError_t status, const char* operation) {
@@ -84,6 +138,7 @@ void CudaDevice::check_work(cudaError_t status, const char* operation) {
   if (is_sticky(status)) {
     std::lock_guard lock(fault_mutex_);
     if (fault_.empty()) fault_ = concat(operation, " failed with ", cudaGetErrorName(status));
+    failed_.store(true);
   }
   check(status, operation);
 }

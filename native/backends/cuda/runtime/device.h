@@ -3,13 +3,18 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
+#include <vector>
 
 #include "core/storage.h"
 
 namespace warpgrad::cuda {
+
+class Arena;
 
 // Makes a device current on this thread and restores the previous one.
 class DeviceGuard {
@@ -24,7 +29,7 @@ class DeviceGuard {
   bool switched_ = false;
 };
 
-// One GPU as one environment uses it: its memory pool, its properties, and whether it still works.
+// One GPU as one environment uses it: its memory pool, and whether it still works.
 class CudaDevice {
  public:
   explicit CudaDevice(int index);
@@ -33,13 +38,24 @@ class CudaDevice {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   int index() const { return index_; }
-  int num_multiprocessors() const { return num_multiprocessors_; }
 
-  // Memory ordered on `stream`. Trims the pool and tries once more when there is none; then throws Error(kOutOfMemory)
-  // with the sizes.
+  // Memory ordered on `stream`. When there is none, takes back what the arenas keep, trims the pool and tries once more;
+  // then throws Error(kOutOfMemory) with the sizes.
   void* allocate(size_t bytes, cudaStream_t stream);
-  void free(void* data, size_t bytes, cudaStream_t stream) noexcept;
+  void add_arena(Arena* arena);
+  void remove_arena(Arena* arena);
+  // Lets another GPU read this one's memory directly, where the hardware can.
+  void share_with(int peer_index);
+
+  // Counts the memory of tensors.
+  void count(size_t bytes);
+  void uncount(size_t bytes);
   MemoryStats stats() const;
+
+  // Between these two, work that touches streams from the outside is put off: it would be captured. It must not throw.
+  void begin_capture();
+  void end_capture() noexcept;
+  void outside_capture(std::function<void()> work);
 
   // Throws Error(kDeviceFailure) once a fault has made the device unusable for this process.
   void expect_working() const;
@@ -47,10 +63,18 @@ class CudaDevice {
   void check_work(cudaError_t status, const char* operation);
 
  private:
+  bool capturing();
+
   int index_;
-  int num_multiprocessors_ = 0;
   cudaMemPool_t pool_ = nullptr;
   std::atomic<size_t> live_bytes_{0}, peak_bytes_{0}, allocations_{0};
+  std::mutex arenas_mutex_;
+  std::vector<Arena*> arenas_;
+  std::unordered_set<int> peers_;
+  std::mutex capture_mutex_;
+  int captures_ = 0;
+  std::vector<std::function<void()>> after_capture_;
+  std::atomic<bool> failed_{false};
   mutable std::mutex fault_mutex_;
   std::string fault_;
 };

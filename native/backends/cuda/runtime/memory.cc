@@ -12,21 +12,52 @@ namespace warpgrad::cuda {
 CudaStorage::CudaStorage(void* data, size_t bytes, std::shared_ptr<StreamState> stream)
     : Storage(Device{DeviceType::kCuda, stream->device().index()}, data, bytes), stream_(std::move(stream)) {}
 
-CudaStorage::~CudaStorage() {
-  try {
-    const DeviceGuard guard(stream_->device().index());
-    for (const auto& stream : other_streams_) stream->order_before(stream_->handle());
-  } catch (const std::exception&) {
-    // Only after a fault or while the process ends; the memory goes with the context then.
-  }
-  stream_->device().free(data(), bytes(), stream_->handle());
-}
-
 void CudaStorage::used_on(const std::shared_ptr<StreamState>& stream) {
   if (stream == stream_) return;
-  if (std::find(other_streams_.begin(), other_streams_.end(), stream) == other_streams_.end()) {
-    other_streams_.push_back(stream);
-  }
+  if (std::find(users_.begin(), users_.end(), stream) == users_.end()) users_.push_back(stream);
+}
+
+void CudaStorage::after_users(std::function<void()> give_up) noexcept {
+  if (users_.empty()) return give_up();
+  const auto ordered = [users = std::move(users_), stream = stream_, give_up = std::move(give_up)] {
+    try {
+      for (const auto& user : users) user->order_before(stream->handle());
+    } catch (const std::exception&) {
+      // Only after a fault or while the process ends; the memory goes with the context then.
+    }
+    give_up();
+  };
+  stream_->device().outside_capture(ordered);
+}
+
+ArenaStorage::ArenaStorage(size_t bytes, std::shared_ptr<Arena> arena, std::shared_ptr<StreamState> stream)
+    : CudaStorage(arena->allocate(bytes), bytes, std::move(stream)), arena_(std::move(arena)) {}
+
+ArenaStorage::~ArenaStorage() {
+  after_users([arena = arena_, data = data(), bytes = bytes()] { arena->free(data, bytes); });
+}
+
+TensorStorage::TensorStorage(size_t bytes, std::shared_ptr<Arena> arena, std::shared_ptr<StreamState> stream)
+    : ArenaStorage(bytes, std::move(arena), std::move(stream)) {
+  stream_->device().count(bytes);
+}
+
+TensorStorage::~TensorStorage() {
+  stream_->device().uncount(bytes());
+}
+
+AdoptedCudaStorage::AdoptedCudaStorage(void* data, size_t bytes, const CudaStream& stream, std::shared_ptr<void> owner)
+    : CudaStorage(data, bytes, stream.state()), completion_(stream.completion()), owner_(std::move(owner)) {}
+
+AdoptedCudaStorage::~AdoptedCudaStorage() {
+  if (!owner_) return;
+  after_users([stream = stream_, completion = completion_, owner = owner_] {
+    try {
+      completion->push({"", std::make_shared<CudaEvent>(stream), [owner] {}, nullptr});
+    } catch (const std::exception&) {
+      cudaStreamSynchronize(stream->handle());  // the queue is closed already
+    }
+  });
 }
 
 Staging::Staging() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -9,18 +10,57 @@
 
 namespace warpgrad::cuda {
 
-// Device memory, allocated and freed in the order of its stream. Streams that use it besides its own are remembered,
-// and the free is ordered after their work.
+// Device memory in the order of a stream. Streams that use it besides its own are remembered: it is given up after their
+// work.
 class CudaStorage : public Storage {
  public:
-  CudaStorage(void* data, size_t bytes, std::shared_ptr<StreamState> stream);
-  ~CudaStorage() override;
-
   void used_on(const std::shared_ptr<StreamState>& stream);
+  const std::vector<std::shared_ptr<StreamState>>& users() const { return users_; }
+  StreamState& stream() const { return *stream_; }
+  virtual const Arena* arena() const { return nullptr; }
+
+  // Set while a copy to the host is under way, which no stream orders. Of the thread that enqueues.
+  EventPtr last_download;
+
+ protected:
+  CudaStorage(void* data, size_t bytes, std::shared_ptr<StreamState> stream);
+
+  // Runs `give_up` once the stream is ordered after the work of the other users.
+  void after_users(std::function<void()> give_up) noexcept;
+
+  std::shared_ptr<StreamState> stream_;
 
  private:
-  std::shared_ptr<StreamState> stream_;
-  std::vector<std::shared_ptr<StreamState>> other_streams_;
+  std::vector<std::shared_ptr<StreamState>> users_;  // but for stream_
+};
+
+// Memory of an arena: workspaces, and the base of tensors.
+class ArenaStorage : public CudaStorage {
+ public:
+  ArenaStorage(size_t bytes, std::shared_ptr<Arena> arena, std::shared_ptr<StreamState> stream);
+  ~ArenaStorage() override;
+  const Arena* arena() const override { return arena_.get(); }
+
+ private:
+  std::shared_ptr<Arena> arena_;
+};
+
+// Memory of a tensor, which memoryStats() counts.
+class TensorStorage : public ArenaStorage {
+ public:
+  TensorStorage(size_t bytes, std::shared_ptr<Arena> arena, std::shared_ptr<StreamState> stream);
+  ~TensorStorage() override;
+};
+
+// Memory that somebody else frees once `owner` is let go, which happens when queued work is done.
+class AdoptedCudaStorage : public CudaStorage {
+ public:
+  AdoptedCudaStorage(void* data, size_t bytes, const CudaStream& stream, std::shared_ptr<void> owner);
+  ~AdoptedCudaStorage() override;
+
+ private:
+  std::shared_ptr<CompletionQueue> completion_;
+  std::shared_ptr<void> owner_;
 };
 
 // Two page-locked host blocks with a stream each: one is filled or emptied while the other is being copied.

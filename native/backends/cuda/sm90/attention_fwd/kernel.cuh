@@ -22,6 +22,7 @@ __device__ __forceinline__ void init_barriers(AttentionFwdStorage<Config>& stora
     ptx::mbarrier_init(&storage.bar_work_full[i], 1);
     ptx::mbarrier_init(&storage.bar_work_empty[i], kWarps + 1);  // and the producer
   }
+  ptx::mbarrier_init(&storage.bar_claim, 1);
   ptx::fence_mbarrier_init();
 }
 

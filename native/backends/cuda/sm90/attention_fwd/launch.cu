@@ -91,17 +91,17 @@ int32_t window_bound(int64_t window) {
 }
 
 AttentionFwdKernelParams kernel_params(const ops::AttentionForwardParams& params, const AttentionFwdPlan& plan,
-                                       void* workspace) {
+                                       AttentionFwdMaps& maps, void* workspace) {
   AttentionFwdKernelParams result{};
   const Layout q(params.q), k(params.k);
   // Without a key there is no memory to point at; one row, never in bounds, stands in for it.
   const bool has_keys = params.k.num_elems() > 0;
   const TensorView& keys = has_keys ? params.k : params.q;
   const TensorView& values = has_keys ? params.v : params.out;
-  result.tensor_map_q = query_map(params.q, plan);
-  result.tensor_map_k = key_map(keys, plan);
-  result.tensor_map_v = key_map(values, plan);
-  result.tensor_map_out = query_map(params.out, plan);
+  result.tensor_map_q = maps.get(maps.kQ, params.q.data, [&] { return query_map(params.q, plan); });
+  result.tensor_map_k = maps.get(maps.kK, keys.data, [&] { return key_map(keys, plan); });
+  result.tensor_map_v = maps.get(maps.kV, values.data, [&] { return key_map(values, plan); });
+  result.tensor_map_out = maps.get(maps.kOut, params.out.data, [&] { return query_map(params.out, plan); });
   result.k_row_end = plan.k_row_end;
   result.k_wrap = params.q.rank == 3 ? kPackedRowEnd : 0;
 
@@ -159,8 +159,8 @@ void clear_unused_rows(const ops::AttentionForwardParams& params, const Attentio
 
 }  // namespace
 
-void launch_attention_fwd(const ops::AttentionForwardParams& params, const AttentionFwdPlan& plan, void* workspace,
-                          cudaStream_t stream) {
+void launch_attention_fwd(const ops::AttentionForwardParams& params, const AttentionFwdPlan& plan,
+                          AttentionFwdMaps& maps, void* workspace, cudaStream_t stream) {
   if (params.out.num_elems() == 0) return;
   clear_unused_rows(params, plan, stream);
   if (plan.num_tiles == 0) return;
@@ -174,7 +174,7 @@ void launch_attention_fwd(const ops::AttentionForwardParams& params, const Atten
   check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), kOperation,
              "cudaDeviceGetAttribute");
   check_cuda(
-      plan.kernel->run(kernel_params(params, plan, workspace), std::min(plan.num_tiles, multiprocessors), stream),
+      plan.kernel->run(kernel_params(params, plan, maps, workspace), std::min(plan.num_tiles, multiprocessors), stream),
       kOperation, "launch");
 }
 

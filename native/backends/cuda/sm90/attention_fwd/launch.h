@@ -30,14 +30,34 @@ struct AttentionFwdPlan {
   void write_workspace(void* host) const;
 };
 
+// The tensor maps of a plan's last launch, encoded again only for another address.
+class AttentionFwdMaps {
+ public:
+  enum Operand { kQ, kK, kV, kOut, kNumOperands };
+
+  template <class Encode>
+  const CUtensorMap& get(Operand operand, const void* address, Encode encode) {
+    if (addresses_[operand] != address) {
+      maps_[operand] = encode();
+      addresses_[operand] = address;
+    }
+    return maps_[operand];
+  }
+
+ private:
+  const void* addresses_[kNumOperands] = {};
+  CUtensorMap maps_[kNumOperands];
+};
+
 // Whether the kernel can read q, k or v as it lies; otherwise it has to be copied to a contiguous tensor first.
 bool attention_fwd_can_read(const TensorView& view);
 
 // `params` has passed ops::check. Throws Error(kUnsupported) for what no kernel here can do.
 AttentionFwdPlan plan_attention_fwd(const ops::AttentionForwardParams& params);
 
-// Enqueues the forward on `stream` of the current device. Device pointers in `params`; `workspace` as above.
-void launch_attention_fwd(const ops::AttentionForwardParams& params, const AttentionFwdPlan& plan, void* workspace,
-                          cudaStream_t stream);
+// Enqueues the forward on `stream` of the current device. Device pointers in `params`; `maps` of this plan; `workspace` as
+// above.
+void launch_attention_fwd(const ops::AttentionForwardParams& params, const AttentionFwdPlan& plan,
+                          AttentionFwdMaps& maps, void* workspace, cudaStream_t stream);
 
 }  // namespace warpgrad::cuda::sm90

@@ -8,7 +8,9 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// A warp that claims tiles and says what they are, one tile ahead of the loads.
+constexpr int kClaimLead = 3;  // key tiles to load after the next tile has been asked for: about the time that it takes
+
+// A warp that claims tiles and says what they are, shortly before their loads.
 template <class Config>
 class AttentionFwdPlanner {
  public:
@@ -22,8 +24,9 @@ class AttentionFwdPlanner {
   __device__ __forceinline__ void run() {
     for (uint32_t count = 0;; ++count) {
       const uint32_t slot = Slots::stage(count);
+      // Not before the producer asks: a tile claimed early is one that no idle block can take.
+      if (count > 0) ptx::mbarrier_wait(&storage_.bar_claim, (count - 1) & 1);
       ptx::mbarrier_wait(&storage_.bar_work_empty[slot], Slots::parity(count) ^ 1);
-      // Not before the slot is free: a tile claimed early is one that no idle block can take.
       const int tile = count == 0 ? static_cast<int>(blockIdx.x) : claim_tile();
       const bool done = tile >= params_.num_tiles;
       if (done) {
@@ -91,7 +94,10 @@ class AttentionFwdProducer {
       }
       if (n_last < 0) break;
       load_queries(work);
-      for (int n = n_last; n > n_first; --n) {
+      const int n_claim = min(n_last, n_first + kClaimLead);
+      for (int n = n_last;; --n) {
+        if (n == n_claim) ptx::mbarrier_arrive(&storage_.bar_claim);
+        if (n == n_first) break;
         load_keys(work, n - 1);
         load_values(work, n);
       }

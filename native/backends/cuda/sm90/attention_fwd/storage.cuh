@@ -7,7 +7,7 @@
 
 namespace warpgrad::cuda::sm90 {
 
-constexpr int kWorkSlots = 2;  // a consumer holds one tile while it begins the next
+constexpr int kWorkSlots = 4;  // a tile is stored, one is at its last product, one begins; a power of two
 
 template <int kBytes>
 struct alignas(kSwizzleAtomBytes) TileStorage {
@@ -35,6 +35,7 @@ struct AttentionFwdStorage {
   uint64_t bar_k_full[kStages], bar_k_empty[kStages];
   uint64_t bar_v_full[kStages], bar_v_empty[kStages];
   uint64_t bar_work_full[kWorkSlots], bar_work_empty[kWorkSlots];
+  uint64_t bar_claim;
   AttentionFwdWork work[kWorkSlots];
 };
 

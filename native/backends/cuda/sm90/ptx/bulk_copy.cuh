@@ -21,6 +21,11 @@ __device__ __forceinline__ void tensor_store(const CUtensorMap& map, const int32
   ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_global, ::cuda::ptx::space_shared, &map, coords, smem);
 }
 
+// Contiguous bytes, a multiple of 16 at multiples of 16.
+__device__ __forceinline__ void bulk_load(void* smem, const void* gmem, uint32_t bytes, uint64_t* barrier) {
+  ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, smem, gmem, bytes, barrier);
+}
+
 __device__ __forceinline__ void bulk_commit_group() {
   ::cuda::ptx::cp_async_bulk_commit_group();
 }

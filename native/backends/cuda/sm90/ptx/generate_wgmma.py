@@ -2,7 +2,7 @@
 """Writes wgmma_instructions.cuh beside this file: one wrapper a shape, operand type and source of A."""
 from pathlib import Path
 
-WIDTHS = [64, 80, 96, 112, 128, 144, 160, 176, 192, 256]
+WIDTHS = [48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 256]
 TYPES = {"kBFloat16": "bf16", "kFloat16": "f16"}
 
 HEAD = """#pragma once

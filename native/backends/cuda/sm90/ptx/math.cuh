@@ -34,4 +34,19 @@ __device__ __forceinline__ uint32_t cvt_pair(float low, float high) {
   return pair;
 }
 
+// The two floats of such a pair.
+template <DType kType>
+__device__ __forceinline__ float2 widen_pair(uint32_t pair) {
+  static_assert(kType == DType::kBFloat16 || kType == DType::kFloat16);
+  if constexpr (kType == DType::kBFloat16) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  } else {
+    float2 values;
+    asm("{.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;}"
+        : "=f"(values.x), "=f"(values.y)
+        : "r"(pair));
+    return values;
+  }
+}
+
 }  // namespace warpgrad::cuda::sm90::ptx

@@ -45,6 +45,9 @@ struct SwizzledTile {
     return static_cast<uint64_t>(k16 * 16 * kPanelRowBytes) >> 4;
   }
 
+  // To a later row (a multiple of 8), to the next panel.
+  static __device__ constexpr uint64_t rows_step(int rows) { return static_cast<uint64_t>(rows * kPanelRowBytes) >> 4; }
+  static constexpr uint64_t kPanelStep = static_cast<uint64_t>(kPanelBytes) >> 4;
   static constexpr uint64_t kStageStep = static_cast<uint64_t>(kBytes) >> 4;  // to the next tile of a ring
 
  private:

@@ -1,0 +1,82 @@
+#include "backends/cuda/runtime/arena.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "backends/cuda/runtime/device.h"
+#include "backends/cuda/runtime/status.h"
+
+namespace warpgrad::cuda {
+
+namespace {
+
+constexpr size_t kMaxBlockBytes = size_t{4} << 20;
+constexpr size_t kMaxKeptBytes = size_t{64} << 20;
+
+// An eighth of the next power of two at least, so that few sizes share the blocks and at most an eighth is wasted.
+size_t block_bytes(size_t bytes) {
+  if (bytes > kMaxBlockBytes) return bytes;
+  const size_t step = std::max<size_t>(std::bit_ceil(bytes) / 8, 512);
+  return (std::max<size_t>(bytes, 1) + step - 1) / step * step;  // an empty tensor has an address too
+}
+
+}  // namespace
+
+Arena::Arena(std::shared_ptr<CudaDevice> device, cudaStream_t stream, bool for_any_stream)
+    : device_(std::move(device)), stream_(stream), for_any_stream_(for_any_stream) {
+  device_->add_arena(this);
+}
+
+Arena::~Arena() {
+  device_->remove_arena(this);
+  give_back_all();
+}
+
+void* Arena::allocate(size_t bytes) {
+  const size_t size = block_bytes(bytes);
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto found = kept_.find(size); found != kept_.end() && !found->second.empty()) {
+      void* data = found->second.back();
+      found->second.pop_back();
+      kept_bytes_ -= size;
+      return data;
+    }
+  }
+  void* data = device_->allocate(size, stream_);
+  if (for_any_stream_) check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  return data;
+}
+
+void Arena::free(void* data, size_t bytes) noexcept {
+  const size_t size = block_bytes(bytes);
+  std::lock_guard lock(mutex_);
+  if (!keeps_all_ && (size > kMaxBlockBytes || kept_bytes_ + size > kMaxKeptBytes)) {
+    cudaFreeAsync(data, stream_);  // fails only after a fault, or while the process ends
+    return;
+  }
+  kept_[size].push_back(data);
+  kept_bytes_ += size;
+}
+
+void Arena::trim() noexcept {
+  std::lock_guard lock(mutex_);
+  if (!keeps_all_) give_back_all();
+}
+
+void Arena::keep_all(bool keep) noexcept {
+  std::lock_guard lock(mutex_);
+  keeps_all_ = keep;
+  if (!keep && kept_bytes_ > kMaxKeptBytes) give_back_all();
+}
+
+void Arena::give_back_all() noexcept {
+  for (const auto& [size, blocks] : kept_) {
+    for (void* data : blocks) cudaFreeAsync(data, stream_);
+  }
+  kept_.clear();
+  kept_bytes_ = 0;
+}
+
+}  // namespace warpgrad::cuda

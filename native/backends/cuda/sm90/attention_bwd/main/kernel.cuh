@@ -1,0 +1,83 @@
+#pragma once
+
+#include "backends/cuda/sm90/attention_bwd/main/by_keys.cuh"
+#include "backends/cuda/sm90/attention_bwd/main/by_role.cuh"
+#include "backends/cuda/sm90/attention_bwd/main/dq_adder.cuh"
+#include "backends/cuda/sm90/attention_bwd/main/producer.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+template <class Config>
+__device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& storage, bool in_turn) {
+  // Arrivals are counted in warps: of all consumers, of those that read Q or dO, that write dS, that read it.
+  constexpr int kWarpgroupWarps = kWarpgroupThreads / kWarpThreads;
+  constexpr int kConsumers = Config::kConsumerWarpgroups * kWarpgroupWarps;
+  constexpr int kTwo = 2 * kWarpgroupWarps;
+  ptx::mbarrier_init(&storage.bar_kv_full, 1);
+  ptx::mbarrier_init(&storage.bar_kv_empty, kConsumers);
+  for (int i = 0; i < Config::kStages; ++i) {
+    ptx::mbarrier_init(&storage.bar_q_full[i], 1);
+    ptx::mbarrier_init(&storage.bar_q_empty[i], kTwo);
+    ptx::mbarrier_init(&storage.bar_d_out_full[i], 1);
+    ptx::mbarrier_init(&storage.bar_d_out_empty[i], kTwo);
+    ptx::mbarrier_init(&storage.bar_ds_full[i], Config::kByKeys ? kTwo : kWarpgroupWarps);
+    ptx::mbarrier_init(&storage.bar_ds_empty[i], kTwo);
+    ptx::mbarrier_init(&storage.bar_p_full[i], kWarpgroupWarps);
+    ptx::mbarrier_init(&storage.bar_p_empty[i], kWarpgroupWarps);
+  }
+  for (int i = 0; i < kBwdWorkSlots; ++i) {
+    ptx::mbarrier_init(&storage.bar_work_full[i], 1);
+    ptx::mbarrier_init(&storage.bar_work_empty[i], kConsumers + 1 + (in_turn ? kDqKeepers : 0));  // and the producer
+  }
+  for (int i = 0; i < kDqKeepers; ++i) {
+    ptx::mbarrier_init(&storage.bar_dq_turn[i], 1);
+    ptx::mbarrier_init(&storage.bar_dq_added[i], kWarpgroupWarps);
+  }
+  ptx::mbarrier_init(&storage.bar_claim, Config::kByKeys ? kTwo : kWarpgroupWarps);
+  ptx::fence_mbarrier_init();
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    attention_bwd_kernel(const __grid_constant__ AttentionBwdKernelParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(kSwizzleAtomBytes) uint8_t smem[];
+  using Storage = AttentionBwdStorage<Config>;
+  static_assert(sizeof(Storage) <= kMaxSharedMemoryBytes);
+  Storage& storage = *reinterpret_cast<Storage*>(smem);
+  if (threadIdx.x == 0) {
+    init_barriers<Config>(storage, params.dq_turn != nullptr);
+    ptx::prefetch_tensormap(params.tensor_map_q);
+    ptx::prefetch_tensormap(params.tensor_map_d_out);
+    ptx::prefetch_tensormap(params.tensor_map_k);
+    ptx::prefetch_tensormap(params.tensor_map_v);
+  }
+  __syncthreads();
+  // The shuffle tells ptxas that the warpgroup's index is uniform.
+  const int warpgroup_idx = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0);
+  if (warpgroup_idx == 0) {
+    ptx::setmaxnreg_dec<Config::kProducerRegisters>();
+    if (threadIdx.x == 0) {
+      AttentionBwdProducer<Config>(storage, params).run();
+    } else if (threadIdx.x / kWarpThreads == 1) {
+      AttentionBwdPlanner<Config>(storage, params).run();
+    } else if (threadIdx.x % kWarpThreads == 0 && params.dq_turn != nullptr) {
+      DqTurnKeeper<Config>(storage, params, threadIdx.x / kWarpThreads - 2).run();
+    }
+  } else if constexpr (Config::kByKeys) {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    AttentionBwdByKeys<Config>(storage, params, warpgroup_idx - 1).run();
+  } else if (warpgroup_idx == 1) {
+    ptx::setmaxnreg_dec<Config::kScoresRegisters>();
+    AttentionBwdScores<Config>(storage, params).run();
+  } else if (warpgroup_idx == 2) {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    AttentionBwdGradient<Config, true>(storage, params).run();
+  } else {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    AttentionBwdGradient<Config, false>(storage, params).run();
+  }
+#endif
+}
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/sm90/attention_bwd/config.cuh"
+#include "backends/cuda/sm90/attention_bwd/schedule.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+constexpr int kBwdWorkSlots = 2;  // the producer may be a tile ahead of the consumers
+
+// The two warpgroups that compute dQ; each has somebody who keeps its turn when turns are taken.
+constexpr int kDqKeepers = 2;
+// The first part of dQ that is the warpgroup's.
+template <class Config>
+__device__ constexpr int first_dq_part(int keeper) {
+  return keeper * Config::kDqParts / kDqKeepers + (keeper == 1 ? Config::kDqParts % kDqKeepers : 0);
+}
+
+template <class Tile>
+struct alignas(kSwizzleAtomBytes) SmemTile {
+  uint8_t bytes[Tile::kBytes];
+};
+template <int kCount, class Tile>
+struct SmemTiles {
+  SmemTile<Tile> tiles[kCount];
+};
+template <class Tile>
+struct SmemTiles<0, Tile> {};
+
+template <class Config>
+struct AttentionBwdStorage {
+  static constexpr int kStages = Config::kStages;
+  using Scores = SmemTile<typename Config::ScoreTile>;
+
+  SmemTile<typename Config::KeyTile> smem_k;
+  SmemTile<typename Config::ValueTile> smem_v;
+  SmemTile<typename Config::QueryTile> smem_q[kStages];
+  SmemTile<typename Config::OutTile> smem_d_out[kStages];
+  Scores smem_ds[kStages];
+  SmemTiles<Config::kByKeys ? 0 : kStages, typename Config::ScoreTile> smem_p;  // by keys, P stays in registers
+  alignas(16) float lse_log2[kStages][Config::kBlockM];
+  alignas(16) float delta[kStages][Config::kBlockM];
+
+  uint64_t bar_kv_full, bar_kv_empty;
+  uint64_t bar_q_full[kStages], bar_q_empty[kStages];          // Q and lse
+  uint64_t bar_d_out_full[kStages], bar_d_out_empty[kStages];  // dO and delta
+  uint64_t bar_ds_full[kStages], bar_ds_empty[kStages];
+  uint64_t bar_p_full[kStages], bar_p_empty[kStages];
+  uint64_t bar_work_full[kBwdWorkSlots], bar_work_empty[kBwdWorkSlots];
+  uint64_t bar_claim;
+  uint64_t bar_dq_turn[kDqKeepers], bar_dq_added[kDqKeepers];
+  AttentionBwdWork work[kBwdWorkSlots];
+};
+
+// Named barrier 0 is __syncthreads'.
+enum AttentionBwdBarrier : int {
+  kBwdBarrierTurn = 1,  // + warpgroup: its turn to issue S and dP
+};
+
+}  // namespace warpgrad::cuda::sm90
