@@ -6,7 +6,9 @@
 
 #include "backends/cuda/runtime/copy.h"
 #include "backends/cuda/runtime/status.h"
+#include "backends/cuda/sm90/attention_bwd/launch.h"
 #include "backends/cuda/sm90/attention_fwd/launch.h"
+#include "backends/cuda/sm90/tile/attention_operand.h"
 #include "core/check.h"
 #include "core/host_event.h"
 
@@ -58,6 +60,19 @@ struct AttentionFwdPlanned {
   }
 };
 
+// The same of an attention backward.
+struct AttentionBwdPlanned {
+  ops::AttentionBackwardParams params;
+  sm90::AttentionBwdPlan plan;
+  StoragePtr header;
+
+  bool serves(const ops::AttentionBackwardParams& wanted) const {
+    return params.q.same_layout(wanted.q) && params.k.same_layout(wanted.k) && params.v.same_layout(wanted.v) &&
+           params.options == wanted.options && params.deterministic == wanted.deterministic &&
+           static_cast<bool>(params.sink) == static_cast<bool>(wanted.sink);
+  }
+};
+
 // The entries used last, the latest first.
 template <class Entry>
 class RecentlyUsed {
@@ -84,7 +99,18 @@ class RecentlyUsed {
 
 struct OperationCaches {
   RecentlyUsed<AttentionFwdPlanned> attention_fwd;
+  RecentlyUsed<AttentionBwdPlanned> attention_bwd;
 };
+
+namespace {
+
+OperationCaches& operation_caches(Stream& stream) {
+  std::shared_ptr<OperationCaches>& caches = cuda_stream(stream).caches;
+  if (!caches) caches = std::make_shared<OperationCaches>();
+  return *caches;
+}
+
+}  // namespace
 
 CudaBackend::CudaBackend(int device_index) : device_(std::make_shared<CudaDevice>(device_index)) {}
 
@@ -254,10 +280,11 @@ void CudaBackend::zero(Stream& stream, StoragePtr storage) {
   });
 }
 
-void CudaBackend::attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) {
-  std::vector<StoragePtr> copies;  // of operands that the kernel can't read as they lie
-  for (TensorView* operand : {&params.q, &params.k, &params.v}) {
-    if (sm90::attention_fwd_can_read(*operand)) continue;
+std::vector<StoragePtr> CudaBackend::make_readable(Stream& stream, const std::vector<TensorView*>& operands,
+                                                   const StorageUses& uses) {
+  std::vector<StoragePtr> copies;
+  for (TensorView* operand : operands) {
+    if (sm90::is_copyable(*operand)) continue;
     TensorView dense = *operand;
     dense.set_contiguous_strides();
     copies.push_back(workspace(static_cast<size_t>(dense.num_elems()) * dtype_bytes(dense.dtype), stream));
@@ -265,9 +292,12 @@ void CudaBackend::attention_forward(Stream& stream, ops::AttentionForwardParams 
     copy(stream, dense, *operand, {uses.reads, {copies.back()}});
     *operand = dense;
   }
-  std::shared_ptr<OperationCaches>& caches = cuda_stream(stream).caches;
-  if (!caches) caches = std::make_shared<OperationCaches>();
-  AttentionFwdPlanned& planned = caches->attention_fwd.find_or_make(
+  return copies;
+}
+
+void CudaBackend::attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) {
+  const std::vector<StoragePtr> copies = make_readable(stream, {&params.q, &params.k, &params.v}, uses);
+  AttentionFwdPlanned& planned = operation_caches(stream).attention_fwd.find_or_make(
       [&](const AttentionFwdPlanned& entry) { return entry.serves(params); },
       [&] {
         AttentionFwdPlanned fresh{params, sm90::plan_attention_fwd(params), {}, nullptr};
@@ -282,8 +312,23 @@ void CudaBackend::attention_forward(Stream& stream, ops::AttentionForwardParams 
   });
 }
 
-void CudaBackend::attention_backward(Stream&, ops::AttentionBackwardParams, StorageUses) {
-  refuse("attentionBackward");
+void CudaBackend::attention_backward(Stream& stream, ops::AttentionBackwardParams params, StorageUses uses) {
+  const std::vector<StoragePtr> copies =
+      make_readable(stream, {&params.d_out, &params.q, &params.k, &params.v, &params.out}, uses);
+  AttentionBwdPlanned& planned = operation_caches(stream).attention_bwd.find_or_make(
+      [&](const AttentionBwdPlanned& entry) { return entry.serves(params); },
+      [&] {
+        AttentionBwdPlanned fresh{params, sm90::plan_attention_bwd(params), nullptr};
+        std::vector<char> header(fresh.plan.header_bytes());
+        fresh.plan.write_header(header.data());
+        fresh.header = upload(header, stream);
+        return fresh;
+      });
+  uses.reads.push_back(planned.header);
+  const StoragePtr scratch = workspace(planned.plan.workspace.bytes, stream);
+  enqueue("attentionBackward", stream, uses, [&](cudaStream_t handle) {
+    sm90::launch_attention_bwd(params, planned.plan, planned.header->data(), scratch->data(), handle);
+  });
 }
 
 void CudaBackend::kda_forward(Stream&, ops::KdaForwardParams, StorageUses) {

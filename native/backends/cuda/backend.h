@@ -35,6 +35,9 @@ class CudaBackend : public ops::Backend {
  private:
   void copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage);
   void copy_from_peer(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage);
+  // Replaces operands that the kernels can't read as they lie by contiguous copies; returns these.
+  std::vector<StoragePtr> make_readable(Stream& stream, const std::vector<TensorView*>& operands,
+                                        const StorageUses& uses);
   // Memory for work on a stream that is no tensor's.
   StoragePtr workspace(size_t bytes, Stream& stream);
   // The same with these contents, which a capture does not record: it is there before.

@@ -2,12 +2,15 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "backends/cuda/sm90/attention_bwd/instance.h"
 #include "core/dtype.h"
 
 namespace warpgrad::cuda::sm90 {
+
+constexpr size_t kAttentionBwdCounterBytes = 16;  // keeps the sequences behind them aligned
 
 // A row of the dispatch table.
 struct AttentionBwdKernel {

@@ -44,9 +44,10 @@ int32_t window_bound(int64_t window) {
 
 class Launcher {
  public:
-  Launcher(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, void* workspace)
+  Launcher(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, void* header, void* workspace)
       : params_(params),
         plan_(plan),
+        header_(static_cast<char*>(header)),
         workspace_(static_cast<char*>(workspace)),
         q_(params.q),
         k_(params.k),
@@ -64,7 +65,8 @@ class Launcher {
     return reinterpret_cast<Element*>(workspace_ + offset);
   }
   const AttentionBwdSequence* sequences() const {
-    return plan_.sequences.empty() ? nullptr : at<const AttentionBwdSequence>(plan_.workspace.sequences);
+    if (plan_.sequences.empty()) return nullptr;
+    return reinterpret_cast<const AttentionBwdSequence*>(header_ + kAttentionBwdCounterBytes);
   }
   int32_t* dq_turn() const { return params_.deterministic ? at<int32_t>(plan_.workspace.dq_turn) : nullptr; }
 
@@ -105,12 +107,12 @@ class Launcher {
 
   AttentionBwdKernelParams main() const {
     AttentionBwdKernelParams result{};
-    result.tensor_map_q = make_rows_map(kOperation, params_.q, plan_.kernel->block_m);
-    result.tensor_map_d_out = make_rows_map(kOperation, params_.d_out, plan_.kernel->block_m);
-    result.tensor_map_k = make_rows_map(kOperation, params_.k, plan_.kernel->block_n);
-    result.tensor_map_v = make_rows_map(kOperation, params_.v, plan_.kernel->block_n);
     result.q_row_end = q_.packed ? kPackedRowEnd : static_cast<int32_t>(q_.rows);
     result.k_row_end = q_.packed ? kPackedRowEnd : static_cast<int32_t>(k_.rows);
+    result.tensor_map_q = make_rows_map(kOperation, params_.q, result.q_row_end, plan_.kernel->block_m);
+    result.tensor_map_d_out = make_rows_map(kOperation, params_.d_out, result.q_row_end, plan_.kernel->block_m);
+    result.tensor_map_k = make_rows_map(kOperation, params_.k, result.k_row_end, plan_.kernel->block_n);
+    result.tensor_map_v = make_rows_map(kOperation, params_.v, result.k_row_end, plan_.kernel->block_n);
     result.wrap = q_.packed ? kPackedRowEnd : 0;
 
     result.lse_log2 = at<const float>(plan_.workspace.lse_log2);
@@ -120,7 +122,7 @@ class Launcher {
     result.dk = params_.dk.data;
     result.dv = params_.dv.data;
 
-    result.counters = at<int32_t>(0);
+    result.counters = reinterpret_cast<int32_t*>(header_);
     result.sequences = sequences();
     result.num_sequences = static_cast<int32_t>(plan_.sequences.size());
     result.dense = plan_.dense;
@@ -156,14 +158,15 @@ class Launcher {
 
   const ops::AttentionBackwardParams& params_;
   const AttentionBwdPlan& plan_;
+  char* const header_;
   char* const workspace_;
   const AttentionOperand q_, k_, out_, d_out_;
 };
 
 }  // namespace
 
-void launch_attention_bwd(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, void* workspace,
-                          cudaStream_t stream) {
+void launch_attention_bwd(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, void* header,
+                          void* workspace, cudaStream_t stream) {
   if (plan.num_tiles == 0 || plan.all_row_blocks == 0) {  // no keys, or no queries
     for (const TensorView* grad : {&params.dq, &params.dk, &params.dv, &params.d_sink}) clear(*grad, 0, stream);
     return;
@@ -177,7 +180,7 @@ void launch_attention_bwd(const ops::AttentionBackwardParams& params, const Atte
   check_cuda(cudaGetDevice(&device), kOperation, "cudaGetDevice");
   check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), kOperation,
              "cudaDeviceGetAttribute");
-  const Launcher launcher(params, plan, workspace);
+  const Launcher launcher(params, plan, header, workspace);
   check_cuda(plan.kernel->run(launcher.launch(multiprocessors), stream), kOperation, "launch");
   if (params.sink) {
     const AttentionOperand q(params.q);

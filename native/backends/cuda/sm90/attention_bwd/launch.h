@@ -22,21 +22,24 @@ struct AttentionBwdPlan {
   AttentionBwdSequence dense;
   std::vector<AttentionBwdSequence> sequences;  // packed, most work first
 
-  // Offsets into the device memory of a launch. It begins with a header, written by `write_header` and uploaded by the
-  // caller before the first launch; launches leave that as it was, so the same plan can run again (in a graph, say).
+  // Device memory that launches leave as it was, so that the plan can run again (in a graph, say): its contents, written
+  // by `write_header`, are uploaded by the caller before the first launch. One launch at a time.
+  size_t header_bytes() const;
+  void write_header(void* host) const;
+
+  // Offsets into the device memory that one launch needs besides.
   struct Workspace {
-    size_t sequences, header_bytes, lse_log2, delta, dq_accum, dq_turn, d_sink_parts, bytes;
+    size_t lse_log2, delta, dq_accum, dq_turn, d_sink_parts, bytes;
   };
   Workspace workspace;
-  void write_header(void* host) const;
 };
 
 // `params` has passed ops::check. Throws Error(kUnsupported) for what no kernel here can do.
 AttentionBwdPlan plan_attention_bwd(const ops::AttentionBackwardParams& params);
 
-// Enqueues the backward on `stream` of the current device. Device pointers in `params`; `workspace` as above. q, k, v,
-// d_out and out are such that the copy engine can read them.
-void launch_attention_bwd(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, void* workspace,
-                          cudaStream_t stream);
+// Enqueues the backward on `stream` of the current device. Device pointers in `params`, of tensors that the copy engine
+// can read; `header` and `workspace` as above.
+void launch_attention_bwd(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, void* header,
+                          void* workspace, cudaStream_t stream);
 
 }  // namespace warpgrad::cuda::sm90

@@ -87,9 +87,6 @@ class Planner {
   void lay_out_workspace() {
     AttentionBwdPlan::Workspace& workspace = plan_.workspace;
     const size_t blocks = plan_.all_row_blocks;
-    take(2 * sizeof(int32_t));  // the counters
-    workspace.sequences = take(plan_.sequences.size() * sizeof(AttentionBwdSequence));
-    workspace.header_bytes = bytes_;
     workspace.lse_log2 = take(blocks * plan_.kernel->block_m * sizeof(float));
     workspace.delta = take(blocks * plan_.kernel->block_m * sizeof(float));
     workspace.dq_accum = take(blocks * plan_.kernel->block_floats * sizeof(float));
@@ -113,9 +110,14 @@ class Planner {
 
 }  // namespace
 
+size_t AttentionBwdPlan::header_bytes() const {
+  return kAttentionBwdCounterBytes + sequences.size() * sizeof(AttentionBwdSequence);
+}
+
 void AttentionBwdPlan::write_header(void* host) const {
-  std::memset(host, 0, workspace.header_bytes);
-  std::memcpy(static_cast<char*>(host) + workspace.sequences, sequences.data(),
+  std::memset(host, 0, kAttentionBwdCounterBytes);
+  if (sequences.empty()) return;
+  std::memcpy(static_cast<char*>(host) + kAttentionBwdCounterBytes, sequences.data(),
               sequences.size() * sizeof(AttentionBwdSequence));
 }
 

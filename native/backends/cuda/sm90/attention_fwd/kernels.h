@@ -11,9 +11,6 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// Row bound of the tensor maps of packed keys and values.
-constexpr int32_t kPackedRowEnd = 1 << 30;
-
 constexpr size_t kAttentionFwdCounterBytes = 16;  // keeps the sequences behind them aligned
 
 // A row of the dispatch table.

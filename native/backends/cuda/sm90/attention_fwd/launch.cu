@@ -7,6 +7,7 @@
 #include "backends/cuda/sm90/attention_fwd/kernels.h"
 #include "backends/cuda/sm90/check.h"
 #include "backends/cuda/sm90/limits.h"
+#include "backends/cuda/sm90/tile/attention_operand.h"
 #include "backends/cuda/sm90/tile/swizzled_tile.cuh"
 #include "backends/cuda/sm90/tile/tensor_map.h"
 
@@ -18,29 +19,12 @@ constexpr int64_t kUnboundedWindow = int64_t{1} << 30;  // beyond any key, and s
 constexpr double kLog2E = 1.44269504088896340736;
 
 void check_readable(const char* name, const TensorView& view) {
-  WG_CHECK(attention_fwd_can_read(view), ErrorCode::kUnsupported, kOperation, ": on cuda ", name,
+  WG_CHECK(is_copyable(view), ErrorCode::kUnsupported, kOperation, ": on cuda ", name,
            " must lie at a multiple of 16 bytes with positive strides that are multiples of 8 elements");
 }
 
-// Rows, heads and head dimension of one of q, k, v, out, dense or packed.
-struct Layout {
-  int64_t rows, row_stride, heads, head_stride, dim;
-  int64_t batches, batch_stride;
-
-  explicit Layout(const TensorView& view) {
-    const int last = view.rank - 1;
-    rows = view.shape[last - 2];
-    row_stride = view.strides[last - 2];
-    heads = view.shape[last - 1];
-    head_stride = view.strides[last - 1];
-    dim = view.shape[last];
-    batches = view.rank == 4 ? view.shape[0] : 1;
-    batch_stride = view.rank == 4 ? view.strides[0] : 0;
-  }
-};
-
 CUtensorMap query_map(const TensorView& view, const AttentionFwdPlan& plan) {
-  const Layout layout(view);
+  const AttentionOperand layout(view);
   return make_tensor_map(kOperation, view.dtype, view.data,
                          {{layout.dim, 1, kPanelColumns},
                           {plan.pack, layout.head_stride, plan.pack},
@@ -49,26 +33,8 @@ CUtensorMap query_map(const TensorView& view, const AttentionFwdPlan& plan) {
                           {layout.batches, layout.batch_stride, 1}});
 }
 
-// Keys and values. Dense: the row, bounded by the tensor, and the batch. Packed: the row coordinate of a sequence's key
-// j is 2^30 - length + j, so the bound of that dimension is the end of the sequence and whatever lies behind reads as
-// zeros. A second dimension with the stride of a row adds start + length; a third takes the surplus of 2^30 rows away
-// again: it steps by 2^34 bytes less a row, and 2^30 of these are 2^64 bytes, which addresses do not see, less 2^30
-// rows. NOTE: a base address so many rows before the tensor would be simpler, but the copy engine faults where it is
-// unmapped.
 CUtensorMap key_map(const TensorView& view, const AttentionFwdPlan& plan) {
-  const Layout layout(view);
-  const TensorMapDim columns = {layout.dim, 1, kPanelColumns};
-  const TensorMapDim rows = {plan.k_row_end, layout.row_stride, plan.kernel->block_n};
-  const TensorMapDim heads = {layout.heads, layout.head_stride, 1};
-  if (view.rank == 4) {
-    return make_tensor_map(kOperation, view.dtype, view.data,
-                           {columns, rows, heads, {layout.batches, layout.batch_stride, 1}, {1, 0, 1}});
-  }
-  constexpr int64_t kAnyCoordinate = std::numeric_limits<int32_t>::max();
-  const int64_t wrap_stride = (int64_t{1} << 34) / static_cast<int64_t>(dtype_bytes(view.dtype)) - layout.row_stride;
-  return make_tensor_map(
-      kOperation, view.dtype, view.data,
-      {columns, rows, heads, {kAnyCoordinate, layout.row_stride, 1}, {kAnyCoordinate, wrap_stride, 1}});
+  return make_rows_map(kOperation, view, plan.k_row_end, plan.kernel->block_n);
 }
 
 void set_score_scales(const ops::AttentionOptions& options, AttentionFwdKernelParams& params) {
@@ -93,7 +59,7 @@ int32_t window_bound(int64_t window) {
 AttentionFwdKernelParams kernel_params(const ops::AttentionForwardParams& params, const AttentionFwdPlan& plan,
                                        AttentionFwdMaps& maps, void* workspace) {
   AttentionFwdKernelParams result{};
-  const Layout q(params.q), k(params.k);
+  const AttentionOperand q(params.q), k(params.k);
   // Without a key there is no memory to point at; one row, never in bounds, stands in for it.
   const bool has_keys = params.k.num_elems() > 0;
   const TensorView& keys = has_keys ? params.k : params.q;
@@ -144,7 +110,7 @@ __global__ void attention_fwd_clear_kernel(uint4* out_tail, int64_t out_chunks, 
 }
 
 void clear_unused_rows(const ops::AttentionForwardParams& params, const AttentionFwdPlan& plan, cudaStream_t stream) {
-  const Layout out(params.out);
+  const AttentionOperand out(params.out);
   const int64_t unused_rows = out.rows - plan.used_q_rows;
   if (unused_rows == 0 || params.out.rank != 3) return;
   const int64_t row_bytes = out.heads * out.dim * static_cast<int64_t>(dtype_bytes(params.out.dtype));

@@ -49,9 +49,6 @@ class AttentionFwdMaps {
   CUtensorMap maps_[kNumOperands];
 };
 
-// Whether the kernel can read q, k or v as it lies; otherwise it has to be copied to a contiguous tensor first.
-bool attention_fwd_can_read(const TensorView& view);
-
 // `params` has passed ops::check. Throws Error(kUnsupported) for what no kernel here can do.
 AttentionFwdPlan plan_attention_fwd(const ops::AttentionForwardParams& params);
 

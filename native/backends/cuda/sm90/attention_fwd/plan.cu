@@ -4,7 +4,7 @@
 #include "backends/cuda/sm90/attention_fwd/kernels.h"
 #include "backends/cuda/sm90/attention_fwd/launch.h"
 #include "backends/cuda/sm90/limits.h"
-#include "backends/cuda/sm90/tile/tensor_map.h"
+#include "backends/cuda/sm90/tile/attention_operand.h"
 #include "core/check.h"
 
 namespace warpgrad::cuda::sm90 {
@@ -140,16 +140,6 @@ void AttentionFwdPlan::write_workspace(void* host) const {
   if (sequences.empty()) return;
   std::memcpy(static_cast<char*>(host) + kAttentionFwdCounterBytes, sequences.data(),
               sequences.size() * sizeof(AttentionFwdSequence));
-}
-
-bool attention_fwd_can_read(const TensorView& view) {
-  if (reinterpret_cast<uintptr_t>(view.data) % kTensorMapAlignment != 0) return false;
-  for (int i = 0; i < view.rank - 1; ++i) {
-    if (view.shape[i] > 1 && (view.strides[i] <= 0 || view.strides[i] * kElementBytes % kTensorMapAlignment != 0)) {
-      return false;
-    }
-  }
-  return view.strides[view.rank - 1] == 1;
 }
 
 AttentionFwdPlan plan_attention_fwd(const ops::AttentionForwardParams& params) {

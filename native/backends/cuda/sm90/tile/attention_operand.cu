@@ -34,24 +34,21 @@ bool is_copyable(const TensorView& view) {
 // start + length; a third takes the surplus of 2^30 rows away again: it steps by 2^34 bytes less a row, and 2^30 of
 // these are 2^64 bytes, which addresses do not see, less 2^30 rows. NOTE: a base address so many rows before the tensor
 // would be simpler, but the copy engine faults where it is unmapped.
-CUtensorMap make_rows_map(const char* operation, const TensorView& view, int box_rows) {
+CUtensorMap make_rows_map(const char* operation, const TensorView& view, int64_t row_end, int box_rows) {
   const AttentionOperand operand(view);
   const TensorMapDim columns = {operand.dim, 1, kPanelColumns};
+  const TensorMapDim rows = {row_end, operand.row_stride, box_rows};
   const TensorMapDim heads = {operand.heads, operand.head_stride, 1};
   if (!operand.packed) {
     return make_tensor_map(operation, view.dtype, view.data,
-                           {columns,
-                            {operand.rows, operand.row_stride, box_rows},
-                            heads,
-                            {operand.batches, operand.batch_stride, 1},
-                            {1, 0, 1}});
+                           {columns, rows, heads, {operand.batches, operand.batch_stride, 1}, {1, 0, 1}});
   }
   constexpr int64_t kAnyCoordinate = std::numeric_limits<int32_t>::max();
   const int64_t wrap_stride =
       (int64_t{1} << 34) / static_cast<int64_t>(dtype_bytes(view.dtype)) - operand.row_stride;
   return make_tensor_map(operation, view.dtype, view.data,
                          {columns,
-                          {kPackedRowEnd, operand.row_stride, box_rows},
+                          rows,
                           heads,
                           {kAnyCoordinate, operand.row_stride, 1},
                           {kAnyCoordinate, wrap_stride, 1}});

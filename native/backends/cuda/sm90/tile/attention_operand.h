@@ -25,9 +25,10 @@ bool is_copyable(const TensorView& view);
 // The row bound of the map of a packed operand.
 constexpr int32_t kPackedRowEnd = 1 << 30;
 
-// A map [wrap][batch][head][row][column] for boxes of `box_rows` rows of 64 columns. Dense: row j, bounded by the tensor,
-// and the batch; wrap is 0. Packed: row j of a sequence is at the coordinate kPackedRowEnd - length + j, batch is its
-// start + length and wrap is kPackedRowEnd; whatever lies behind the sequence reads as zeros.
-CUtensorMap make_rows_map(const char* operation, const TensorView& view, int box_rows);
+// A map [wrap][batch][head][row][column] for boxes of `box_rows` rows of 64 columns; row coordinates from `row_end` on
+// read as zeros. Dense: the row, and the batch; wrap is 0. Packed, with kPackedRowEnd: row j of a sequence is at the
+// coordinate kPackedRowEnd - length + j, batch is its start + length and wrap is kPackedRowEnd, so that whatever lies
+// behind the sequence reads as zeros.
+CUtensorMap make_rows_map(const char* operation, const TensorView& view, int64_t row_end, int box_rows);
 
 }  // namespace warpgrad::cuda::sm90
