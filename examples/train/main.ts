@@ -4,10 +4,9 @@ import path from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import * as tf from '@tensorflow/tfjs';
 import { setWasmPaths } from '@tensorflow/tfjs-backend-wasm';
-import { WarpgradError, type Device } from 'warpgrad';
+import { Tensor, WarpgradError } from 'warpgrad';
 import { measureBaselines } from './baselines';
 import { loadCheckpoint, saveCheckpoint } from './checkpoint';
-import { tryDevice } from './device';
 import { UsageError } from './errors';
 import { Interruption } from './interruption';
 import { HELP, parseOptions } from './options';
@@ -31,12 +30,12 @@ async function main(): Promise<void> {
   }
   const text = loadText(options.text);
   const state = startingState(options, text);
-  const output = options.json ? process.stderr : process.stdout;
-  const device = resolveDevice(options.device, output);
+  const device = resolveDevice(options.device);
   makeFolder(options.out);
   await startTensorFlow();
 
   const interruption = new Interruption();
+  const output = options.json ? process.stderr : process.stdout;
   const trainer = new Trainer(state, text, { device });
   const baselines = measureBaselines(text);
   const { train, validation, alphabet } = text;
@@ -86,15 +85,15 @@ function startingState({ resume, seed, steps }: Options, text: Text): RunState {
   throw new UsageError(`--resume: ${resume} has done ${state.step} steps already; ask for more with --steps N`);
 }
 
-/** Checked before the training starts. Only `auto` may end up elsewhere than on the GPU, and then it says why. */
-function resolveDevice(option: Options['device'], output: NodeJS.WriteStream): Device {
+/** Checked before the training starts. */
+function resolveDevice(option: Options['device']): Tensor['device'] {
   try {
-    return tryDevice(option);
+    const probe = Tensor.empty([1], { device: option });
+    probe.dispose();
+    return probe.device;
   } catch (cause) {
     if (!(cause instanceof WarpgradError)) throw cause;
-    if (option !== 'auto') throw new UsageError(`--device ${option} can't be used: ${cause.message}`, { cause });
-    output.write(`device     cpu, because the GPU can't be used: ${cause.message}\n`);
-    return tryDevice('cpu');
+    throw new UsageError(`--device ${option} can't be used: ${cause.message}`, { cause });
   }
 }
 
