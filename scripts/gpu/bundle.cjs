@@ -118,5 +118,5 @@ fs.renameSync(path.join(STAGE, 'scripts/gpu/run.sh'), path.join(STAGE, 'run.sh')
 fs.writeFileSync(path.join(STAGE, 'commit'), commit());
 const out = path.resolve(values.out);
 fs.mkdirSync(path.dirname(out), { recursive: true });
-execFileSync('tar', ['-cJf', out, '-C', path.dirname(STAGE), NAME], { env: { ...process.env, XZ_OPT: '-T0' } });
+execFileSync('tar', ['-cJf', out, '-C', path.dirname(STAGE), NAME], { env: { XZ_OPT: '-T0', ...process.env } });
 console.log(`${out}: ${(fs.statSync(out).size / 2 ** 20).toFixed(1)} MiB`);

@@ -6,19 +6,21 @@ const path = require('node:path');
 
 const TOOLS = ['memcheck', 'racecheck', 'synccheck', 'initcheck'];
 const PROGRAM = path.resolve(__dirname, '../../test/gpu/scripts/sanitize.js');
-/** A report starts at the margin; its details are indented. */
-const REPORT = /^========= (?! )(?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY|LEAK SUMMARY)\S.*$/gm;
+const LIMIT_MILLISECONDS = 120_000;
+const CLEAN = /^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards displayed \(0 errors, 0 warnings\))$/m;
 
 /** @param {string} tool @returns {{ ok: boolean, text: string }} */
 function sanitize(tool) {
-  const args = ['--tool', tool, '--error-exitcode', '9', '--print-limit', '20', process.execPath, PROGRAM];
-  const { status, signal, error, stdout, stderr } = spawnSync('compute-sanitizer', args, {
+  const options = ['--tool', tool, '--error-exitcode', '9', '--print-limit', '20', '--show-backtrace', 'no'];
+  const { status, signal, error, stdout, stderr } = spawnSync('compute-sanitizer', [...options, process.execPath, PROGRAM], {
     encoding: 'utf8',
     maxBuffer: 2 ** 28,
+    timeout: LIMIT_MILLISECONDS,
+    killSignal: 'SIGKILL',
   });
-  if (error) throw error;
-  const reports = stdout.match(REPORT) ?? [];
-  const ok = status === 0 && stdout.includes('done\n') && reports.length === 0;
+  if (error && stdout === null) throw error;
+  // The tool's own verdict is asked for: a program that it did not watch would look clean too.
+  const ok = status === 0 && stdout.includes('done\n') && CLEAN.test(stdout);
   return { ok, text: ok ? '' : `${stdout}${stderr}status ${status}, signal ${signal}\n` };
 }
 

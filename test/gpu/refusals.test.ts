@@ -1,4 +1,4 @@
-import { attentionBackward, attentionForward, kdaForward, Stream, Tensor } from '../../lib';
+import { attentionForward, kdaForward, Stream, Tensor } from '../../lib';
 import { CUDA, describeCuda } from '../support/cuda';
 import { expectError } from '../support/expectError';
 
@@ -47,16 +47,9 @@ describeCuda('refused on the GPU', () => {
     );
   });
 
-  // Until there are kernels; then these tests make way for those of the results.
-  test('attentionBackward and KDA have no kernels yet', () => {
-    const q = make([1, 4, 2, 64]);
-    const { out, lse } = attentionForward(q, q, q);
-    expectError(
-      () => attentionBackward(out, q, q, q, out, lse),
-      'ERR_WARPGRAD_UNSUPPORTED',
-      "attentionBackward: this build has no GPU kernel for it; use device 'cpu'",
-    );
-    const [g, beta] = [make([1, 4, 2, 64], 'float32'), make([1, 4, 2], 'float32')];
+  // Until there are kernels; then this test makes way for those of the results.
+  test('KDA has no kernels yet', () => {
+    const [q, g, beta] = [make([1, 4, 2, 64]), make([1, 4, 2, 64], 'float32'), make([1, 4, 2], 'float32')];
     expectError(
       () => kdaForward(q, q, q, g, beta),
       'ERR_WARPGRAD_UNSUPPORTED',

@@ -1,0 +1,42 @@
+import fs from 'node:fs';
+import path from 'node:path';
+import { hashNativeSources } from '../../scripts/native-sources.cjs';
+import { ROOT } from './install';
+
+// test/gpu/record.json is what the last run of the GPU suite left: the machine, the counts, and the fingerprint of the
+// native sources that ran. After a change to native/ it is out of date until the suite runs again:
+// npm run gpu:bundle, then on a GPU server `run.sh test --out DIR`, and DIR/record.json comes here.
+
+const FILE = path.join(ROOT, 'test/gpu/record.json');
+
+test('the GPU suite passed on these native sources', () => {
+  const record = JSON.parse(fs.readFileSync(FILE, 'utf8'));
+  expect(record.nativeSources).toBe(hashNativeSources(ROOT));
+  expect({ failed: record.failed, skipped: record.skipped }).toEqual({ failed: 0, skipped: 0 });
+  expect(record.passed).toBeGreaterThan(0);
+  expect(record.device).toContain('NVIDIA');
+});
+
+test('the fingerprint sees every change of a source, and nothing else', () => {
+  const folder = fs.mkdtempSync(path.join(ROOT, '.build', 'sources-'));
+  try {
+    fs.mkdirSync(path.join(folder, 'native/ops'), { recursive: true });
+    const write = (file: string, text: string) => fs.writeFileSync(path.join(folder, file), text);
+    write('CMakeLists.txt', 'project(x)');
+    write('native/ops/a.cc', 'int a;');
+    const first = hashNativeSources(folder);
+    write('native/ops/README.md', 'words');
+    expect(hashNativeSources(folder)).toBe(first);
+    for (const [file, text] of [
+      ['native/ops/a.cc', 'int b;'],
+      ['native/ops/b.cu', ''],
+      ['CMakeLists.txt', 'project(y)'],
+    ]) {
+      const before = hashNativeSources(folder);
+      write(file, text);
+      expect(hashNativeSources(folder)).not.toBe(before);
+    }
+  } finally {
+    fs.rmSync(folder, { recursive: true, force: true });
+  }
+});
