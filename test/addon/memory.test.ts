@@ -11,3 +11,13 @@ describe('tfjs 4362, node-llama-cpp 303: 10,000 operations without dispose stay 
     expect(megabytes).toBeLessThan(200);
   });
 });
+
+// 1.3 GB in sizes that nothing uses again. Expected values: the 512 MB that the cache may keep, and no faults in a block
+// of 144 MB (72 with huge pages, else 36,864) that is used again and again: the others make room for it.
+test('memory that is kept for later calls is bounded, and what was unused for longest goes first', async () => {
+  const end = await runScript('pageCache.ts');
+  expect(end).toMatchObject({ code: 0, signal: null, stderr: '' });
+  const { megabytes, faults } = JSON.parse(end.stdout) as { megabytes: number; faults: number };
+  expect(megabytes).toBeLessThan(560);
+  expect(faults).toBeLessThan(36);
+});
