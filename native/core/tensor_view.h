@@ -37,7 +37,8 @@ struct TensorView {
 
   // Equal but for the address.
   bool same_layout(const TensorView& other) const {
-    return dtype == other.dtype && rank == other.rank && std::equal(shape.begin(), shape.begin() + rank, other.shape.begin()) &&
+    return dtype == other.dtype && rank == other.rank &&
+           std::equal(shape.begin(), shape.begin() + rank, other.shape.begin()) &&
            std::equal(strides.begin(), strides.begin() + rank, other.strides.begin());
   }
 

@@ -155,8 +155,7 @@ StoragePtr CudaBackend::upload(const std::vector<char>& contents, Stream& stream
     state = uploads_;
   }
   const DeviceGuard guard(device_->index());
-  auto storage =
-      std::make_shared<ArenaStorage>(contents.size(), std::shared_ptr<Arena>(state, &state->arena()), state);
+  auto storage = std::make_shared<ArenaStorage>(contents.size(), std::shared_ptr<Arena>(state, &state->arena()), state);
   // From pageable memory: the driver takes a copy of its own before the call returns.
   check(cudaMemcpyAsync(storage->data(), contents.data(), contents.size(), cudaMemcpyHostToDevice, state->handle()),
         "the copy to the device");

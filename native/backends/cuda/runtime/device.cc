@@ -129,8 +129,8 @@ void CudaDevice::outside_capture(std::function<void()> work) {
 void CudaDevice::expect_working() const {
   if (!failed_.load(std::memory_order_relaxed)) return;
   std::lock_guard lock(fault_mutex_);
-  throw Error(ErrorCode::kDeviceFailure, concat("cuda:", index_, " can't be used any more in this process: ", fault_,
-                                                "; start a new process"));
+  throw Error(ErrorCode::kDeviceFailure,
+              concat("cuda:", index_, " can't be used any more in this process: ", fault_, "; start a new process"));
 }
 
 void CudaDevice::check_work(cudaError_t status, const char* operation) {

@@ -39,8 +39,8 @@ class CudaDevice {
 
   int index() const { return index_; }
 
-  // Memory ordered on `stream`. When there is none, takes back what the arenas keep, trims the pool and tries once more;
-  // then throws Error(kOutOfMemory) with the sizes.
+  // Memory ordered on `stream`. When there is none, takes back what the arenas keep, trims the pool and tries once
+  // more; then throws Error(kOutOfMemory) with the sizes.
   void* allocate(size_t bytes, cudaStream_t stream);
   void add_arena(Arena* arena);
   void remove_arena(Arena* arena);

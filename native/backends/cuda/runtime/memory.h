@@ -10,8 +10,8 @@
 
 namespace warpgrad::cuda {
 
-// Device memory in the order of a stream. Streams that use it besides its own are remembered: it is given up after their
-// work.
+// Device memory in the order of a stream. Streams that use it besides its own are remembered: it is given up after
+// their work.
 class CudaStorage : public Storage {
  public:
   void used_on(const std::shared_ptr<StreamState>& stream);

@@ -34,7 +34,8 @@ cudaStream_t StreamState::create() const {
 }
 
 void StreamState::expect_not_capturing(const char* what) const {
-  WG_CHECK(!capturing(), ErrorCode::kUnsupported, what, ": the stream is being captured, and this can't be part of a graph");
+  WG_CHECK(!capturing(), ErrorCode::kUnsupported, what,
+           ": the stream is being captured, and this can't be part of a graph");
 }
 
 void StreamState::order_before(cudaStream_t waiter) const {
