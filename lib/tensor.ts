@@ -263,7 +263,8 @@ export class Tensor {
   }
 
   /**
-   * A contiguous copy with another dtype or on another device. Float to int32 truncates towards zero and saturates, NaN
+   * A contiguous copy with another dtype or on another device. A copy from the CPU to a GPU waits for the CPU operations
+   * that make its elements; all else returns at once. Float to int32 truncates towards zero and saturates, NaN
    * gives 0; other conversions round to nearest even.
    */
   to(options: ConvertOptions): Tensor {
@@ -282,7 +283,8 @@ export class Tensor {
 
   /**
    * Overwrites the elements with those of `source`, converted to this dtype, after all work that was enqueued on them. For
-   * tensors that a captured graph reads: everything else in this package writes a tensor once.
+   * tensors that a captured graph reads: everything else in this package writes a tensor once. On a GPU it waits for reads
+   * of more than 16 MiB that are under way, as a replay does.
    * @param source of the same shape, on any device
    */
   copyFrom(source: Tensor, options: { stream?: Stream } = {}): void {

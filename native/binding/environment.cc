@@ -43,7 +43,7 @@ Napi::Error make_error(Napi::Env env, ErrorCode code, const std::string& message
 
 }  // namespace
 
-Environment::Environment(Napi::Env env) : env_(env) {
+Environment::Environment(Napi::Env env) {
   mailbox_ = Mailbox::New(env, "warpgrad", 0, 1, this);
   mailbox_.Unref(env);  // only a pending promise keeps the process alive
   // Registered after the thread-safe function, hence run before its own clean-up: no thread is left that could call it.
@@ -107,6 +107,9 @@ std::shared_ptr<void> Environment::hold(const Napi::Value& value) {
 }
 
 void Environment::before_allocation(Napi::Env env, size_t bytes) {
+  if (std::abs(unreported_bytes_) >= kReportBytes) {
+    Napi::MemoryManagement::AdjustExternalMemory(env, std::exchange(unreported_bytes_, 0));
+  }
   bytes_since_sweep_ += bytes;
   // In proportion to what a sweep has to look at, so that many live tensors don't make allocations slow.
   const size_t allocations = std::max(kSweepAllocations, tensors.size() / 2);
@@ -118,8 +121,6 @@ void Environment::before_allocation(Napi::Env env, size_t bytes) {
 
 void Environment::report_external_bytes(int64_t change) {
   unreported_bytes_ += kExternalWeight * change + (change < 0 ? -kHandleBytes : kHandleBytes);
-  if (std::abs(unreported_bytes_) < kReportBytes) return;
-  Napi::MemoryManagement::AdjustExternalMemory(env_, std::exchange(unreported_bytes_, 0));
 }
 
 Napi::Value guarded(const Napi::CallbackInfo& info, FunctionRef<Napi::Value()> body) {

@@ -47,7 +47,8 @@ class Environment {
   // operations would grow without bound, so handles that the collector took are released here once enough was
   // allocated.
   void before_allocation(Napi::Env env, size_t bytes);
-  // Tells the collector what the storages of tensors weigh, in steps.
+  // Notes what the storages of tensors weigh. The collector is told at the next allocation, and then only of what is
+  // still alive: a large report makes it run.
   void report_external_bytes(int64_t change);
 
  private:
@@ -57,7 +58,6 @@ class Environment {
   // Runs `task` on this thread; drops it when the environment has ended.
   void post(Task task);
 
-  Napi::Env env_;
   const std::thread::id thread_ = std::this_thread::get_id();
   std::unique_ptr<ops::Registry> registry_;
   Mailbox mailbox_;

@@ -72,6 +72,36 @@ describeCuda('memory', () => {
   });
 });
 
+describeCuda('copies', () => {
+  test('several results of the CPU that are under way', async () => {
+    const q = toTensor(new Random('busy CPU').tensor([1, 700, 4, 64]), 'float32');
+    const results = Array.from({ length: 4 }, () => attentionForward(q, q, q).out);
+    const moved = results.map((result) => result.to({ device: CUDA }));
+    const expected = await results[0].data();
+    for (const tensor of moved) expectBitwiseEqual('moved', await tensor.data(), expected);
+    [q, ...results, ...moved].forEach((tensor) => tensor.dispose());
+  });
+
+  // 16 MiB pass through page-locked memory at once, more in pieces.
+  test.each([1, 2 ** 22 - 1, 2 ** 22, 2 ** 22 + 1, 3 * 2 ** 22 + 5])(
+    '%i elements, overwritten while they are read',
+    async (size) => {
+      const values = Int32Array.from({ length: size }, (_, at) => at);
+      using tensor = Tensor.from(values, [size], { device: CUDA });
+      using other = Tensor.from(
+        values.map((value) => -value),
+        [size],
+        { device: CUDA },
+      );
+      const first = tensor.data();
+      tensor.copyFrom(other);
+      using back = tensor.to({ device: 'cpu' });
+      expectBitwiseEqual('before', await first, values);
+      expectBitwiseEqual('after', await back.data(), await other.data());
+    },
+  );
+});
+
 describeCuda('events', () => {
   test('elapsedSince: the time on the GPU between two events', async () => {
     const stream = new Stream(CUDA);

@@ -167,9 +167,15 @@ void CudaBackend::write(Stream& stream, StoragePtr storage, const void* host, si
   cuda_stream(stream).state()->expect_not_capturing("the copy to the device");
   enqueue("the copy to the device", stream, {{}, {storage}}, [&](cudaStream_t handle) {
     const std::shared_ptr<Staging> staging = staging_->take();
-    staging->begin_after(*cuda_stream(stream).state());
-    staging->upload(static_cast<char*>(storage->data()), static_cast<const char*>(host), bytes);
-    staging->end_before(handle);
+    char* to = static_cast<char*>(storage->data());
+    const char* from = static_cast<const char*>(host);
+    if (Staging::fits(bytes)) {
+      staging->send(to, from, bytes, handle);
+    } else {
+      staging->begin_after(*cuda_stream(stream).state());
+      staging->upload(to, from, bytes);
+      staging->end_before(handle);
+    }
     cuda_stream(stream).when_reached([staging] {});  // goes back to the pool then
   });
 }
@@ -198,69 +204,59 @@ void CudaBackend::copy_from_peer(Stream& stream, StoragePtr dst, const TensorVie
 }
 
 void CudaBackend::copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
-  const size_t bytes = static_cast<size_t>(src.num_elems()) * dtype_bytes(src.dtype);
-  const EventPtr ready = src_storage->last_write;
-  if (!ready || ready->reached()) {
-    if (src_storage->failure) std::rethrow_exception(src_storage->failure);
-    return write(stream, std::move(dst), src.data, bytes);
-  }
-  // The CPU is still at it: the completion thread copies when it is done, and the stream, not this thread, waits.
-  enqueue("the copy to the device", stream, {{}, {dst}}, [&](cudaStream_t) {
-    const std::shared_ptr<Staging> staging = staging_->take();
-    staging->begin_after(*cuda_stream(stream).state());
-    auto done = std::make_shared<HostEvent>();
-    cuda_stream(stream).run_on_completion_thread([=, set = std::make_shared<SetWhenGone>(done)] {
-      ready->synchronize();
-      if (src_storage->failure) std::rethrow_exception(src_storage->failure);
-      staging->upload(static_cast<char*>(dst->data()), static_cast<const char*>(src.data), bytes);
-      staging->wait();
-    });
-    cuda_stream(stream).state()->order_after(done);
+  if (const EventPtr ready = src_storage->last_write) ready->synchronize();
+  if (src_storage->failure) std::rethrow_exception(src_storage->failure);
+  write(stream, std::move(dst), src.data, static_cast<size_t>(src.num_elems()) * dtype_bytes(src.dtype));
+}
+
+std::function<void()> CudaBackend::enqueue_download(Stream& stream, const StoragePtr& source, const void* data,
+                                                    void* host, size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  char* to = static_cast<char*>(host);
+  const std::shared_ptr<Staging> staging = staging_->take();
+  const bool fits = Staging::fits(bytes);
+  enqueue("the copy to the host", stream, {{source}, {}}, [&](cudaStream_t handle) {
+    if (fits) staging->fetch(from, bytes, handle);
   });
+  if (fits) return [=] { staging->unload(to, bytes); };
+  auto done = std::make_shared<HostEvent>();
+  static_cast<CudaStorage&>(*source).last_download = done;
+  return [=, set = std::make_shared<SetWhenGone>(done)] {
+    staging->download(to, from, bytes);
+    (void)source;  // alive until here
+  };
 }
 
 void CudaBackend::copy_to_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage) {
   cuda_stream(stream).state()->expect_not_capturing("the copy to the host");
   const size_t bytes = static_cast<size_t>(src.num_elems()) * dtype_bytes(src.dtype);
-  auto done = std::make_shared<HostEvent>();
-  enqueue("the copy to the host", stream, {{src_storage}, {}}, [](cudaStream_t) {});
+  const std::function<void()> finish = enqueue_download(stream, src_storage, src.data, dst->data(), bytes);
   const EventPtr reached = stream.record();
-  const std::shared_ptr<Staging> staging = staging_->take();
+  auto done = std::make_shared<HostEvent>();
   cuda_stream(stream).run_on_completion_thread([=, set = std::make_shared<SetWhenGone>(done)] {
     try {
       reached->synchronize();
-      staging->download(static_cast<char*>(dst->data()), static_cast<const char*>(src.data), bytes);
+      finish();
     } catch (...) {
       dst->failure = std::current_exception();
       throw;
     }
-    (void)src_storage;  // alive until here
   });
   dst->last_write = done;
-  static_cast<CudaStorage&>(*src_storage).last_download = done;
 }
 
 void CudaBackend::read(Stream& stream, void* host, const TensorView& src, StorageUses uses) {
   cuda_stream(stream).state()->expect_not_capturing("the copy to the host");
   const size_t bytes = static_cast<size_t>(src.num_elems()) * dtype_bytes(src.dtype);
   StoragePtr source = uses.reads.front();
-  const void* data = src.data;
-  if (src.contiguous()) {
-    enqueue("the copy to the host", stream, uses, [](cudaStream_t) {});
-  } else {
-    TensorView dense = src;
+  TensorView dense = src;
+  if (!src.contiguous()) {
     dense.set_contiguous_strides();
     source = workspace(bytes, stream);
-    data = dense.data = source->data();
+    dense.data = source->data();
     copy(stream, dense, src, {uses.reads, {source}});
   }
-  const std::shared_ptr<Staging> staging = staging_->take();
-  auto done = std::make_shared<HostEvent>();
-  static_cast<CudaStorage&>(*source).last_download = done;
-  cuda_stream(stream).when_reached([=, set = std::make_shared<SetWhenGone>(done)] {
-    staging->download(static_cast<char*>(host), static_cast<const char*>(data), bytes);
-    (void)source;  // alive until here
-  });
+  cuda_stream(stream).when_reached(enqueue_download(stream, source, dense.data, host, bytes));
 }
 
 void CudaBackend::copy(Stream& stream, const TensorView& dst, const TensorView& src, StorageUses uses) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -34,6 +35,9 @@ class CudaBackend : public ops::Backend {
 
  private:
   void copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage);
+  // Enqueues the copy of contiguous elements to the host; the result finishes it once the stream has come here.
+  std::function<void()> enqueue_download(Stream& stream, const StoragePtr& source, const void* data, void* host,
+                                         size_t bytes);
   void copy_from_peer(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage);
   // Replaces operands that the kernels can't read as they lie by contiguous copies; returns these.
   std::vector<StoragePtr> make_readable(Stream& stream, const std::vector<TensorView*>& operands,

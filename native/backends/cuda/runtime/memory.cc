@@ -61,17 +61,29 @@ AdoptedCudaStorage::~AdoptedCudaStorage() {
 }
 
 Staging::Staging() {
-  for (int i = 0; i < 2; ++i) {
-    check(cudaMallocHost(reinterpret_cast<void**>(&blocks_[i]), kBlockBytes), "cudaMallocHost");
-    check(cudaStreamCreateWithFlags(&streams_[i], cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  check(cudaMallocHost(reinterpret_cast<void**>(&blocks_[0]), 2 * kBlockBytes), "cudaMallocHost");
+  blocks_[1] = blocks_[0] + kBlockBytes;
+  for (cudaStream_t& own : streams_) {
+    check(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
 }
 
 Staging::~Staging() {
-  for (int i = 0; i < 2; ++i) {
-    cudaFreeHost(blocks_[i]);
-    cudaStreamDestroy(streams_[i]);
-  }
+  cudaFreeHost(blocks_[0]);
+  for (cudaStream_t own : streams_) cudaStreamDestroy(own);
+}
+
+void Staging::send(char* device, const char* host, size_t bytes, cudaStream_t stream) {
+  std::memcpy(blocks_[0], host, bytes);
+  check(cudaMemcpyAsync(device, blocks_[0], bytes, cudaMemcpyHostToDevice, stream), "the copy to the device");
+}
+
+void Staging::fetch(const char* device, size_t bytes, cudaStream_t stream) {
+  check(cudaMemcpyAsync(blocks_[0], device, bytes, cudaMemcpyDeviceToHost, stream), "the copy to the host");
+}
+
+void Staging::unload(char* host, size_t bytes) const {
+  std::memcpy(host, blocks_[0], bytes);
 }
 
 void Staging::begin_after(const StreamState& stream) {
@@ -90,10 +102,6 @@ void Staging::upload(char* device, const char* host, size_t bytes) {
     check(cudaMemcpyAsync(device + offset, blocks_[turn], size, cudaMemcpyHostToDevice, streams_[turn]),
           "the copy to the device");
   }
-}
-
-void Staging::wait() {
-  for (cudaStream_t own : streams_) check(cudaStreamSynchronize(own), "the copy to the device");
 }
 
 void Staging::download(char* host, const char* device, size_t bytes) {

@@ -19,7 +19,7 @@ class CudaStorage : public Storage {
   StreamState& stream() const { return *stream_; }
   virtual const Arena* arena() const { return nullptr; }
 
-  // Set while a copy to the host is under way, which no stream orders. Of the thread that enqueues.
+  // Set while a large copy to the host is under way, which no stream orders. Of the thread that enqueues.
   EventPtr last_download;
 
  protected:
@@ -63,18 +63,24 @@ class AdoptedCudaStorage : public CudaStorage {
   std::shared_ptr<void> owner_;
 };
 
-// Two page-locked host blocks with a stream each: one is filled or emptied while the other is being copied.
+// Page-locked host memory for copies. What fits is copied in the order of the stream itself; more passes through two
+// blocks with a stream each: one is filled or emptied while the other is being copied.
 //
-// NOTE: making them is no work for the completion thread: allocating page-locked memory waits for the device, which may
-// be waiting for that very thread (CudaBackend::copy_from_cpu).
+// NOTE: allocating page-locked memory waits for the device, so the device must never wait for a thread of this process.
 class Staging {
  public:
   static constexpr size_t kBlockBytes = size_t{8} << 20;
+  static constexpr bool fits(size_t bytes) { return bytes <= 2 * kBlockBytes; }
 
   Staging();
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
+
+  // For what fits. The host memory may change once send() returns; unload() gives what fetch() copied.
+  void send(char* device, const char* host, size_t bytes, cudaStream_t stream);
+  void fetch(const char* device, size_t bytes, cudaStream_t stream);
+  void unload(char* host, size_t bytes) const;
 
   // The staging streams start after everything enqueued on `stream` so far: its memory may be in use until then.
   void begin_after(const StreamState& stream);
@@ -82,7 +88,6 @@ class Staging {
   void end_before(cudaStream_t stream);
 
   void upload(char* device, const char* host, size_t bytes);    // the last two blocks may be on their way still
-  void wait();                                                  // until they have arrived
   void download(char* host, const char* device, size_t bytes);  // complete on return
 
  private:

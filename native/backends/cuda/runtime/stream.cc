@@ -6,7 +6,6 @@
 #include "backends/cuda/runtime/memory.h"
 #include "backends/cuda/runtime/status.h"
 #include "core/check.h"
-#include "core/host_event.h"
 
 namespace warpgrad::cuda {
 
@@ -53,25 +52,13 @@ void StreamState::order_after(const EventPtr& event) {
   if (capturing()) return event->synchronize();
   if (const auto* recorded = dynamic_cast<const CudaEvent*>(event.get())) {
     check(cudaStreamWaitEvent(handle(), recorded->handle(), 0), "cudaStreamWaitEvent");
-  } else if (!event->reached()) {
-    wait_for_host(event);
+  } else {
+    event->synchronize();
   }
 }
 
-void StreamState::wait_for_host(const EventPtr& event) {
-  auto* argument = new EventPtr(event);
-  const cudaError_t status = cudaLaunchHostFunc(
-      handle(),
-      [](void* data) {
-        const std::unique_ptr<EventPtr> owned(static_cast<EventPtr*>(data));
-        (*owned)->synchronize();
-      },
-      argument);
-  if (status != cudaSuccess) delete argument;
-  check(status, "cudaLaunchHostFunc");
-}
-
 void StreamState::order_after_uses(CudaStorage& storage) {
+  if (capturing()) return;  // each replay does
   if (storage.last_write) order_after(storage.last_write);
   if (storage.last_download) order_after(storage.last_download);
   for (const auto& user : storage.users()) {
