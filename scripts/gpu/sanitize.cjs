@@ -12,12 +12,16 @@ const CLEAN = /^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards 
 /** @param {string} tool @returns {{ ok: boolean, text: string }} */
 function sanitize(tool) {
   const options = ['--tool', tool, '--error-exitcode', '9', '--print-limit', '20', '--show-backtrace', 'no'];
-  const { status, signal, error, stdout, stderr } = spawnSync('compute-sanitizer', [...options, process.execPath, PROGRAM], {
-    encoding: 'utf8',
-    maxBuffer: 2 ** 28,
-    timeout: LIMIT_MILLISECONDS,
-    killSignal: 'SIGKILL',
-  });
+  const { status, signal, error, stdout, stderr } = spawnSync(
+    'compute-sanitizer',
+    [...options, process.execPath, PROGRAM],
+    {
+      encoding: 'utf8',
+      maxBuffer: 2 ** 28,
+      timeout: LIMIT_MILLISECONDS,
+      killSignal: 'SIGKILL',
+    },
+  );
   if (error && stdout === null) throw error;
   // The tool's own verdict is asked for: a program that it did not watch would look clean too.
   const ok = status === 0 && stdout.includes('done\n') && CLEAN.test(stdout);

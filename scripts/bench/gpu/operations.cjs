@@ -40,7 +40,7 @@ const CHECKED_ROWS = 48;
 /** @param {Tensor} tensor @returns {Promise<Float64Tensor>} */
 async function float64(tensor) {
   const values = await tensor.to({ dtype: 'float32' }).data();
-  return { shape: tensor.shape, data: Float64Array.from(values) };
+  return { shape: tensor.shape, data: new Float64Array(values) };
 }
 
 /** @param {number} length @param {number} dim @param {boolean} causal @param {number} [kvHeads] @returns {Case} */

@@ -29,7 +29,7 @@ template <DType kElementType, int kQkHeadDim, int kVHeadDim, bool kMapScores>
 struct AttentionBwdConfig {
   // Chosen
   static constexpr DType kType = kElementType;
-  static constexpr int kQkDim = kQkHeadDim;          // smaller head dimensions are filled up with zeros
+  static constexpr int kQkDim = kQkHeadDim;  // smaller head dimensions are filled up with zeros
   static constexpr int kVDim = kVHeadDim;
   static constexpr bool kMappedScores = kMapScores;  // softcap
   static constexpr AttentionBwdTile kTile = attention_bwd_tile(kQkDim, kVDim, kMapScores);
@@ -64,8 +64,8 @@ struct AttentionBwdConfig {
   static_assert(kQkDim % 32 == 0 && kVDim % 32 == 0 && kBlockM % 16 == 0);
   static_assert(!kByKeys || (kQkDim == kVDim && kDqParts == 2));
   static_assert(kByKeys || kBlockM == kWarpgroupRows);
-  static_assert(kWarpgroupThreads * (kProducerRegisters + (kByKeys ? 0 : kScoresRegisters) +
-                                     2 * kConsumerRegisters) <= kRegistersPerBlock);
+  static_assert(kWarpgroupThreads * (kProducerRegisters + (kByKeys ? 0 : kScoresRegisters) + 2 * kConsumerRegisters) <=
+                kRegistersPerBlock);
   // Addresses and loop state take about 30 more.
   static_assert(!kByKeys || kQkDim + 2 * kScoreRegisters + kFragmentRegisters <= kConsumerRegisters - 12);
 };

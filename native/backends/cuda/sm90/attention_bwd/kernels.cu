@@ -17,7 +17,6 @@ constexpr AttentionBwdKernel row() {
           kMappedScores,
           Config::kBlockM,
           Config::kBlockN,
-          Config::kDqParts,
           DqFragment<Config>::kBlockFloats,
           run_attention_bwd<Config>};
 }
@@ -26,30 +25,14 @@ constexpr DType kBf16 = DType::kBFloat16, kFp16 = DType::kFloat16;
 
 // Smaller head dimensions first.
 constexpr AttentionBwdKernel kKernels[] = {
-    row<kBf16, 64, 64, false>(),
-    row<kBf16, 64, 64, true>(),
-    row<kFp16, 64, 64, false>(),
-    row<kFp16, 64, 64, true>(),
-    row<kBf16, 96, 96, false>(),
-    row<kBf16, 96, 96, true>(),
-    row<kFp16, 96, 96, false>(),
-    row<kFp16, 96, 96, true>(),
-    row<kBf16, 128, 128, false>(),
-    row<kBf16, 128, 128, true>(),
-    row<kFp16, 128, 128, false>(),
-    row<kFp16, 128, 128, true>(),
-    row<kBf16, 192, 128, false>(),
-    row<kBf16, 192, 128, true>(),
-    row<kFp16, 192, 128, false>(),
-    row<kFp16, 192, 128, true>(),
-    row<kBf16, 192, 192, false>(),
-    row<kBf16, 192, 192, true>(),
-    row<kFp16, 192, 192, false>(),
-    row<kFp16, 192, 192, true>(),
-    row<kBf16, 256, 256, false>(),
-    row<kBf16, 256, 256, true>(),
-    row<kFp16, 256, 256, false>(),
-    row<kFp16, 256, 256, true>(),
+    row<kBf16, 64, 64, false>(),   row<kBf16, 64, 64, true>(),    row<kFp16, 64, 64, false>(),
+    row<kFp16, 64, 64, true>(),    row<kBf16, 96, 96, false>(),   row<kBf16, 96, 96, true>(),
+    row<kFp16, 96, 96, false>(),   row<kFp16, 96, 96, true>(),    row<kBf16, 128, 128, false>(),
+    row<kBf16, 128, 128, true>(),  row<kFp16, 128, 128, false>(), row<kFp16, 128, 128, true>(),
+    row<kBf16, 192, 128, false>(), row<kBf16, 192, 128, true>(),  row<kFp16, 192, 128, false>(),
+    row<kFp16, 192, 128, true>(),  row<kBf16, 192, 192, false>(), row<kBf16, 192, 192, true>(),
+    row<kFp16, 192, 192, false>(), row<kFp16, 192, 192, true>(),  row<kBf16, 256, 256, false>(),
+    row<kBf16, 256, 256, true>(),  row<kFp16, 256, 256, false>(), row<kFp16, 256, 256, true>(),
 };
 
 }  // namespace
@@ -57,8 +40,8 @@ constexpr AttentionBwdKernel kKernels[] = {
 const AttentionBwdKernel& find_attention_bwd_kernel(DType dtype, int64_t qk_dim, int64_t v_dim, bool mapped_scores) {
   if (qk_dim % 8 == 0 && v_dim % 8 == 0 && qk_dim > 0 && v_dim > 0) {
     for (const AttentionBwdKernel& kernel : kKernels) {
-      if (kernel.dtype == dtype && kernel.mapped_scores == mapped_scores &&
-          qk_dim <= kernel.qk_dim && v_dim <= kernel.v_dim) {
+      if (kernel.dtype == dtype && kernel.mapped_scores == mapped_scores && qk_dim <= kernel.qk_dim &&
+          v_dim <= kernel.v_dim) {
         return kernel;
       }
     }

@@ -17,7 +17,7 @@ struct AttentionBwdKernel {
   DType dtype;
   int qk_dim, v_dim;  // the largest head dimensions; smaller ones are filled with zeros
   bool mapped_scores;
-  int block_m, block_n, dq_parts;
+  int block_m, block_n;
   int64_t block_floats;  // of one row block's accumulator of dQ
   cudaError_t (*run)(const AttentionBwdLaunch& launch, cudaStream_t stream);
 };

@@ -99,7 +99,6 @@ class Launcher {
     result.delta = at<float>(plan_.workspace.delta);
     result.dq_accum = at<float>(plan_.workspace.dq_accum);
     result.dq_turn = dq_turn();
-    result.dq_parts = plan_.kernel->dq_parts;
     result.d_sink_parts = d_sink_parts();
     result.block_floats = plan_.kernel->block_floats;
     return result;

@@ -22,8 +22,8 @@ struct AttentionBwdPlan {
   AttentionBwdSequence dense;
   std::vector<AttentionBwdSequence> sequences;  // packed, most work first
 
-  // Device memory that launches leave as it was, so that the plan can run again (in a graph, say): its contents, written
-  // by `write_header`, are uploaded by the caller before the first launch. One launch at a time.
+  // Device memory that launches leave as it was, so that the plan can run again (in a graph, say): its contents,
+  // written by `write_header`, are uploaded by the caller before the first launch. One launch at a time.
   size_t header_bytes() const;
   void write_header(void* host) const;
 

@@ -6,8 +6,8 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// One sequence of a packed batch, or the whole dense batch, in the order of their tiles and of their row blocks. Tiles of
-// keys are numbered section by section; a section is `heads_per_section` kv heads times all key blocks.
+// One sequence of a packed batch, or the whole dense batch, in the order of their tiles and of their row blocks. Tiles
+// of keys are numbered section by section; a section is `heads_per_section` kv heads times all key blocks.
 struct AttentionBwdSequence {
   int32_t first_tile;
   int32_t q_start, q_len;  // rows of the packed tensors; 0 and the length when dense
@@ -17,8 +17,11 @@ struct AttentionBwdSequence {
   int32_t first_row_block;  // of the sequence among a head's row blocks; 0 when dense
 };
 
-// Row blocks: every sequence's queries are cut into blocks of kBlockM rows, the last one filled up. Block r of head h is
-// number h * row_blocks + r (of batch b, when dense: (b * num_heads + h) * row_blocks + r).
+// The two warpgroups that compute dQ; each has somebody who keeps its turn when turns are taken.
+constexpr int kDqKeepers = 2;
+
+// Row blocks: every sequence's queries are cut into blocks of kBlockM rows, the last one filled up. Block r of head h
+// is number h * row_blocks + r (of batch b, when dense: (b * num_heads + h) * row_blocks + r).
 struct AttentionBwdKernelParams {
   CUtensorMap tensor_map_q, tensor_map_d_out;  // [wrap][batch][H][row][D], see packed_map in tile/attention_operand.h
   CUtensorMap tensor_map_k, tensor_map_v;      // [wrap][batch][Hkv][row][D]
@@ -28,7 +31,7 @@ struct AttentionBwdKernelParams {
   const float* lse_log2;  // [row blocks][kBlockM]: lse * log2(e), +infinity for rows that take no part
   const float* delta;     // [row blocks][kBlockM]: the sum of dO * O over a row
   float* dq_accum;        // [row blocks][DqFragment::kBlockFloats]
-  int32_t* dq_turn;       // [row blocks][warpgroups]: how many key blocks have added; null unless deterministic
+  int32_t* dq_turn;       // [row blocks][kDqKeepers]: how many key blocks have added; null unless deterministic
   void* dk;               // [B, Sk, Hkv, D] or [total_k, Hkv, D]
   void* dv;               // the same with Dv
 
@@ -46,9 +49,9 @@ struct AttentionBwdKernelParams {
   int32_t window_left, window_right;
   int32_t last_keys_first;  // order of the key blocks of a head
 
-  float scale;        // of q·k
-  float exp2_scale;   // exponents are score * exp2_scale - lse_log2; scores are q·k, or the tanh with softcap
-  float map_scale;    // with softcap: 2 scale log2(e) / softcap
+  float scale;       // of q·k
+  float exp2_scale;  // exponents are score * exp2_scale - lse_log2; scores are q·k, or the tanh with softcap
+  float map_scale;   // with softcap: 2 scale log2(e) / softcap
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -9,8 +9,9 @@
 namespace warpgrad::cuda::sm90 {
 namespace {
 
-constexpr int64_t kMaxLength = int64_t{1} << 29;     // keeps positions of any band in 32 bits
-constexpr int64_t kSectionBytes = 32 * 1024 * 1024;  // of the rows of Q, dO and dQ that the L2 cache keeps for a section
+constexpr int64_t kMaxLength = int64_t{1} << 29;  // keeps positions of any band in 32 bits
+constexpr int64_t kSectionBytes =
+    32 * 1024 * 1024;  // of the rows of Q, dO and dQ that the L2 cache keeps for a section
 constexpr int64_t kElementBytes = 2;
 constexpr size_t kAlignment = 256;
 constexpr int64_t kMultiprocessors = 132;  // of an H100 or H200; others only lose some speed
@@ -60,8 +61,8 @@ class Planner {
     result.k_start = static_cast<int32_t>(k_start);
     result.k_len = static_cast<int32_t>(k_len);
     result.key_blocks = static_cast<int32_t>(div_up(k_len, plan_.kernel->block_n));
-    result.heads_per_section = static_cast<int32_t>(std::clamp<int64_t>(
-        section_heads(q_len, k_len, result.key_blocks), 1, k_.batches * k_.heads));
+    result.heads_per_section = static_cast<int32_t>(
+        std::clamp<int64_t>(section_heads(q_len, k_len, result.key_blocks), 1, k_.batches * k_.heads));
     return result;
   }
 
@@ -90,7 +91,7 @@ class Planner {
     workspace.lse_log2 = take(blocks * plan_.kernel->block_m * sizeof(float));
     workspace.delta = take(blocks * plan_.kernel->block_m * sizeof(float));
     workspace.dq_accum = take(blocks * plan_.kernel->block_floats * sizeof(float));
-    workspace.dq_turn = take(params_.deterministic ? blocks * plan_.kernel->dq_parts * sizeof(int32_t) : 0);
+    workspace.dq_turn = take(params_.deterministic ? blocks * kDqKeepers * sizeof(int32_t) : 0);
     workspace.d_sink_parts = take(params_.sink ? blocks * sizeof(float) : 0);
     workspace.bytes = bytes_;
   }

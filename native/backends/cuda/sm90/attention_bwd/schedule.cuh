@@ -15,9 +15,9 @@ struct AttentionBwdWork {
   int32_t n;        // key block; < 0: no more work
   int32_t kv_head;
   int32_t q_len, k_len;
-  int32_t q_row_shift, q_batch;  // tensor map coordinates of the sequence in q and dO
-  int32_t k_row_shift, k_batch;  // in k and v
-  int32_t row_block;             // number of the first head's row block 0
+  int32_t q_row_shift, q_batch;           // tensor map coordinates of the sequence in q and dO
+  int32_t k_row_shift, k_batch;           // in k and v
+  int32_t row_block;                      // number of the first head's row block 0
   int32_t key_shift_low, key_shift_high;  // query i sees the keys i + low .. i + high
   int32_t m_first, m_last;                // m_last < m_first: no query sees these keys
   int32_t m_full_first, m_full_end;       // of the row blocks that see all keys; the others need masks

@@ -52,8 +52,8 @@ class AttentionFwdMaps {
 // `params` has passed ops::check. Throws Error(kUnsupported) for what no kernel here can do.
 AttentionFwdPlan plan_attention_fwd(const ops::AttentionForwardParams& params);
 
-// Enqueues the forward on `stream` of the current device. Device pointers in `params`; `maps` of this plan; `workspace` as
-// above.
+// Enqueues the forward on `stream` of the current device. Device pointers in `params`; `maps` of this plan; `workspace`
+// as above.
 void launch_attention_fwd(const ops::AttentionForwardParams& params, const AttentionFwdPlan& plan,
                           AttentionFwdMaps& maps, void* workspace, cudaStream_t stream);
 

@@ -25,10 +25,9 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
 // One arrival for a converged warp, by whichever thread.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-elect-sync
 __device__ __forceinline__ void mbarrier_arrive_once(uint64_t* barrier) {
-  asm volatile(
-      "{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(
-          static_cast<uint32_t>(__cvta_generic_to_shared(barrier)))
-      : "memory");
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(barrier)))
+               : "memory");
 }
 
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {

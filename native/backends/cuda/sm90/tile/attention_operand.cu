@@ -44,14 +44,10 @@ CUtensorMap make_rows_map(const char* operation, const TensorView& view, int64_t
                            {columns, rows, heads, {operand.batches, operand.batch_stride, 1}, {1, 0, 1}});
   }
   constexpr int64_t kAnyCoordinate = std::numeric_limits<int32_t>::max();
-  const int64_t wrap_stride =
-      (int64_t{1} << 34) / static_cast<int64_t>(dtype_bytes(view.dtype)) - operand.row_stride;
-  return make_tensor_map(operation, view.dtype, view.data,
-                         {columns,
-                          rows,
-                          heads,
-                          {kAnyCoordinate, operand.row_stride, 1},
-                          {kAnyCoordinate, wrap_stride, 1}});
+  const int64_t wrap_stride = (int64_t{1} << 34) / static_cast<int64_t>(dtype_bytes(view.dtype)) - operand.row_stride;
+  return make_tensor_map(
+      operation, view.dtype, view.data,
+      {columns, rows, heads, {kAnyCoordinate, operand.row_stride, 1}, {kAnyCoordinate, wrap_stride, 1}});
 }
 
 }  // namespace warpgrad::cuda::sm90

@@ -58,7 +58,8 @@ class AttentionBwdByKeys {
       }
       release(&storage_.bar_kv_empty);
       store_rows<Config>(params_, work, warpgroup_idx_ * kWarpgroupRows, accum_dv_, 1.0f, params_.dv, params_.v_dim);
-      store_rows<Config>(params_, work, warpgroup_idx_ * kWarpgroupRows, accum_dk_, params_.scale, params_.dk, params_.qk_dim);
+      store_rows<Config>(params_, work, warpgroup_idx_ * kWarpgroupRows, accum_dk_, params_.scale, params_.dk,
+                         params_.qk_dim);
       release(&storage_.bar_work_empty[slot]);
     }
   }
@@ -96,7 +97,8 @@ class AttentionBwdByKeys {
         const int head_block = base + (row_block_ - 1 - base) / row_blocks * row_blocks;
         const int end = head_block + uniform(work.m_last) + 1;
         if (row_block_ == end) break;
-        const int full_first = head_block + uniform(work.m_full_first), full_end = head_block + uniform(work.m_full_end);
+        const int full_first = head_block + uniform(work.m_full_first),
+                  full_end = head_block + uniform(work.m_full_end);
         const bool masked = row_block_ < full_first || row_block_ >= full_end;
         run_end = !masked ? full_end : row_block_ < full_first ? full_first : end;
         masked_head_block = masked ? head_block : -1;
@@ -163,9 +165,7 @@ class AttentionBwdByKeys {
   __device__ __forceinline__ static int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
   // A slot is given back once a warp: cheaper than gathering the warpgroup for one arrival.
-  __device__ __forceinline__ void release(uint64_t* barrier) {
-    ptx::mbarrier_arrive_once(barrier);
-  }
+  __device__ __forceinline__ void release(uint64_t* barrier) { ptx::mbarrier_arrive_once(barrier); }
 
   // Sᵀ = K Qᵀ, dPᵀ = V dOᵀ.
   __device__ __forceinline__ void issue_scores(float (&accum)[Config::kScoreRegisters], const uint8_t* keys,
@@ -199,7 +199,8 @@ class AttentionBwdByKeys {
     ptx::wgmma_commit_group();
   }
 
-  // dQᵀ = Kᵀ dSᵀ of the step before: this warpgroup's 64 columns of dQ, or its half of the rows where there are only 64.
+  // dQᵀ = Kᵀ dSᵀ of the step before: this warpgroup's 64 columns of dQ, or its half of the rows where there are
+  // only 64.
   __device__ __forceinline__ void issue_dq(float (&accum)[Config::kDqRegisters]) {
     const uint32_t count = num_steps_ - 1, stage = Stages::stage(count);
     ptx::mbarrier_wait(&storage_.bar_ds_full[stage], Stages::parity(count));
@@ -212,8 +213,7 @@ class AttentionBwdByKeys {
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Config::kBlockN / 16; ++k) {
-      DqProduct::template ss<1, 0>(accum, a + KeyTile::inner_rows_step(k), b + ScoreTile::inner_columns_step(k),
-                                   k > 0);
+      DqProduct::template ss<1, 0>(accum, a + KeyTile::inner_rows_step(k), b + ScoreTile::inner_columns_step(k), k > 0);
     }
     ptx::wgmma_commit_group();
   }
@@ -245,8 +245,7 @@ class AttentionBwdByKeys {
   template <bool kMasked>
   __device__ __forceinline__ void probabilities(float (&accum_s)[Config::kScoreRegisters],
                                                 uint32_t (&frag_p)[Config::kFragmentRegisters],
-                                                const volatile AttentionBwdWork& work, int head_block,
-                                                uint32_t stage) {
+                                                const volatile AttentionBwdWork& work, int head_block, uint32_t stage) {
     const uint32_t lse = ptx::shared_address(storage_.lse_log2[stage]) + 8 * (lane_idx_ % 4);
     VisibleQueries visible;
     if constexpr (kMasked) visible = visible_queries(work, row_block_ - head_block);
@@ -292,9 +291,9 @@ class AttentionBwdByKeys {
   __device__ __forceinline__ void share_score_gradients(const uint32_t (&frag_ds)[Config::kFragmentRegisters],
                                                         uint32_t stage) {
     const int matrix = lane_idx_ / 8;
-    const uint32_t address = ScoreTile::chunk_address(
-        ptx::shared_address(storage_.smem_ds[stage].bytes), 8 * (matrix / 2) + lane_idx_ % 8,
-        warpgroup_idx_ * kWarpgroupRows / 8 + 2 * warp_idx_ + matrix % 2);
+    const uint32_t address =
+        ScoreTile::chunk_address(ptx::shared_address(storage_.smem_ds[stage].bytes), 8 * (matrix / 2) + lane_idx_ % 8,
+                                 warpgroup_idx_ * kWarpgroupRows / 8 + 2 * warp_idx_ + matrix % 2);
 #pragma unroll
     for (int j = 0; j < Config::kBlockM / 8; j += 2) {
       ptx::stmatrix_x4_trans(address + j * 8 * kPanelRowBytes, frag_ds[2 * j], frag_ds[2 * j + 1], frag_ds[2 * j + 2],

@@ -79,8 +79,9 @@ class AttentionBwdRole {
   uint32_t num_steps_ = 0;  // done
 };
 
-// S = Q Kᵀ and dP = dO Vᵀ of 64 queries and 64 keys, and from them P and dS. A thread holds, of the two queries lane / 4
-// and lane / 4 + 8 of its warp's sixteen, the keys 8 j + 2 (lane % 4) + {0, 1}: elements 4 j + {0, 1} and 4 j + {2, 3}.
+// S = Q Kᵀ and dP = dO Vᵀ of 64 queries and 64 keys, and from them P and dS. A thread holds, of the two queries lane /
+// 4 and lane / 4 + 8 of its warp's sixteen, the keys 8 j + 2 (lane % 4) + {0, 1}: elements 4 j + {0, 1} and 4 j + {2,
+// 3}.
 template <class Config>
 class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Config>> {
   using Base = AttentionBwdRole<Config, AttentionBwdScores<Config>>;
@@ -276,8 +277,7 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum_dq);
       if (part == kEndPart - 1) release(&storage_.bar_ds_empty[stage]);
-      add_dq<Config>(storage_, params_, accum_dq, row_block, part, kKeeper,
-                     this->num_steps() * (kEndPart - kFirstPart) + part - kFirstPart);
+      add_dq<Config>(storage_, params_, accum_dq, row_block, part, kKeeper, this->num_steps());
     }
   }
 
@@ -295,7 +295,8 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
       const uint64_t a_step = a + ScoreTile::inner_rows_step(k), b_step = b + RowTile::inner_rows_step(k);
       ptx::Wgmma<Config::kType, kLeftColumns>::template ss<1, 1>(left_, a_step, b_step, 1);
       if constexpr (kRightColumns > 0) {
-        ptx::Wgmma<Config::kType, kRightColumns>::template ss<1, 1>(right_, a_step, b_step + 2 * RowTile::kPanelStep, 1);
+        ptx::Wgmma<Config::kType, kRightColumns>::template ss<1, 1>(right_, a_step, b_step + 2 * RowTile::kPanelStep,
+                                                                    1);
       }
     }
     ptx::wgmma_commit_group();
@@ -305,8 +306,8 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
   __device__ __forceinline__ void issue_dq(float (&accum)[Config::kDqRegisters], int part, uint32_t stage) {
     const uint64_t a = ScoreTile::inner_columns_descriptor(ptx::shared_address(storage_.smem_ds[0].bytes)) +
                        stage * ScoreTile::kStageStep;
-    const uint64_t b = KeyTile::inner_rows_descriptor(ptx::shared_address(storage_.smem_k.bytes)) +
-                       part * KeyTile::kPanelStep;
+    const uint64_t b =
+        KeyTile::inner_rows_descriptor(ptx::shared_address(storage_.smem_k.bytes)) + part * KeyTile::kPanelStep;
     ptx::pin_registers(accum);
     ptx::wgmma_fence();
 #pragma unroll

@@ -10,21 +10,22 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// Adds a warpgroup's part of dQ to the accumulator; `count` of its parts have been added before. Where the order of the
-// additions has to be the same in every run, a DqTurnKeeper says when.
+// Adds one of a warpgroup's parts of dQ to the accumulator, `step` counts the warpgroup's row blocks. Where the order
+// of the additions has to be the same in every run, the warpgroup's DqTurnKeeper says when.
 template <class Config>
 __device__ __forceinline__ void add_dq(AttentionBwdStorage<Config>& storage, const AttentionBwdKernelParams& params,
-                                       const float (&accum)[Config::kDqRegisters], int row_block, int part,
-                                       int keeper, uint32_t count) {
+                                       const float (&accum)[Config::kDqRegisters], int row_block, int part, int keeper,
+                                       uint32_t step) {
   const bool in_turn = params.dq_turn != nullptr;
-  if (in_turn) ptx::mbarrier_wait(&storage.bar_dq_turn[keeper], count & 1);
+  if (in_turn && part == first_dq_part<Config>(keeper)) ptx::mbarrier_wait(&storage.bar_dq_turn[keeper], step & 1);
   float* target = params.dq_accum + DqFragment<Config>::offset(row_block, part, threadIdx.x);
 #pragma unroll
   for (int i = 0; i < DqFragment<Config>::kSteps; ++i) {
     ptx::red_add_v4(target + i * DqFragment<Config>::kStep, accum[4 * i], accum[4 * i + 1], accum[4 * i + 2],
                     accum[4 * i + 3]);
   }
-  if (in_turn) ptx::mbarrier_arrive_once(&storage.bar_dq_added[keeper]);
+  if (in_turn && part + 1 == first_dq_part<Config>(keeper + 1))
+    ptx::mbarrier_arrive_once(&storage.bar_dq_added[keeper]);
 }
 
 // A thread that takes turns with those of the other key blocks on behalf of one warpgroup, so that the warpgroup waits
@@ -48,9 +49,7 @@ class DqTurnKeeper {
       for (int head = 0; head < params_.group; ++head) {
         for (int m = work.m_first; m <= work.m_last; ++m) {
           const int row_block = work.row_block + head * params_.row_blocks + m;
-          for (int part = first_dq_part<Config>(keeper_); part < first_dq_part<Config>(keeper_ + 1); ++part) {
-            take_turn(params_.dq_turn + Config::kDqParts * row_block + part, rank(work, m));
-          }
+          take_turn(params_.dq_turn + kDqKeepers * row_block + keeper_, rank(work, m));
         }
       }
       ptx::mbarrier_arrive(&storage_.bar_work_empty[slot]);
@@ -68,8 +67,8 @@ class DqTurnKeeper {
     while (ptx::ld_acquire(turn) != rank) {
     }
     ptx::mbarrier_arrive(&storage_.bar_dq_turn[keeper_]);
-    ptx::mbarrier_wait(&storage_.bar_dq_added[keeper_], count_ & 1);
-    ++count_;
+    ptx::mbarrier_wait(&storage_.bar_dq_added[keeper_], num_steps_ & 1);
+    ++num_steps_;
     __threadfence();  // orders what the warpgroup has added, as the barrier above tells, before the flag
     ptx::st_release(turn, rank + 1);
   }
@@ -77,7 +76,7 @@ class DqTurnKeeper {
   Storage& storage_;
   const Params& params_;
   const int keeper_;
-  uint32_t count_ = 0;
+  uint32_t num_steps_ = 0;
 };
 
 }  // namespace warpgrad::cuda::sm90

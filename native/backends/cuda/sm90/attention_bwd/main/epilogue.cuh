@@ -17,8 +17,8 @@ __device__ __forceinline__ void store_rows(const AttentionBwdKernelParams& param
   for (int i = 0; i < 2; ++i) {
     const int row = first_row + threadIdx.x / kWarpThreads % 4 * 16 + threadIdx.x % kWarpThreads / 4 + 8 * i;
     rows.stored[i] = work.n * Config::kBlockN + row < work.k_len;
-    rows.gmem[i] = static_cast<uint16_t*>(grad) + ((work.key_row + row) * params.kv_heads + work.kv_head) * columns +
-                   first_column;
+    rows.gmem[i] =
+        static_cast<uint16_t*>(grad) + ((work.key_row + row) * params.kv_heads + work.kv_head) * columns + first_column;
     rows.factor[i] = factor;
   }
   store_accumulator<Config::kType>(accum, rows, columns - first_column);

@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::prefetch_tensormap(params.tensor_map_v);
   }
   __syncthreads();
+  cudaGridDependencySynchronize();  // for the preprocess
   // The shuffle tells ptxas that the warpgroup's index is uniform.
   const int warpgroup_idx = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0);
   if (warpgroup_idx == 0) {

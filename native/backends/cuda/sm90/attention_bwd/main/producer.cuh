@@ -23,8 +23,8 @@ class AttentionBwdPlanner {
     for (uint32_t count = 0;; ++count) {
       const uint32_t slot = Slots::stage(count);
       ptx::mbarrier_wait(&storage_.bar_work_empty[slot], Slots::parity(count) ^ 1);
-      // Not before the consumers are nearly done with the one before: a tile claimed early is one that no idle block can
-      // take, and that others may be waiting for.
+      // Not before the consumers are nearly done with the one before: a tile claimed early is one that no idle block
+      // can take, and that others may be waiting for.
       if (count > 0) ptx::mbarrier_wait(&storage_.bar_claim, (count - 1) & 1);
       const int tile = count == 0 ? static_cast<int>(blockIdx.x) : claim_tile();
       const bool done = tile >= params_.num_tiles;
@@ -104,8 +104,7 @@ class AttentionBwdProducer {
 
   __device__ __forceinline__ void load_rows(const AttentionBwdWork& work, int head, int m) {
     const uint32_t stage = Stages::stage(num_steps_), free_parity = Stages::parity(num_steps_) ^ 1;
-    const int64_t first_row =
-        static_cast<int64_t>(work.row_block + head * params_.row_blocks + m) * Config::kBlockM;
+    const int64_t first_row = static_cast<int64_t>(work.row_block + head * params_.row_blocks + m) * Config::kBlockM;
     const int row = work.q_row_shift + m * Config::kBlockM;
     const int q_head = work.kv_head * params_.group + head;
 

@@ -9,8 +9,6 @@ namespace warpgrad::cuda::sm90 {
 
 constexpr int kBwdWorkSlots = 2;  // the producer may be a tile ahead of the consumers
 
-// The two warpgroups that compute dQ; each has somebody who keeps its turn when turns are taken.
-constexpr int kDqKeepers = 2;
 // The first part of dQ that is the warpgroup's.
 template <class Config>
 __device__ constexpr int first_dq_part(int keeper) {

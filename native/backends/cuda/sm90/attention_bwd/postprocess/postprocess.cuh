@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kPostprocessThreads<Config>)
   constexpr int kColumns = Config::kDqPanels * kPanelColumns;
   constexpr int kPitch = kColumns + 8;  // keeps the writes of a quad in different banks
   __shared__ __align__(16) uint16_t tile[Config::kBlockM * kPitch];
+  cudaGridDependencySynchronize();  // for the main kernel
   const int row_block = blockIdx.x;
   const AttentionBwdRowBlock block = find_row_block(params.rows, row_block);
   if (block.num_rows == 0) return;
@@ -43,7 +44,8 @@ __global__ void __launch_bounds__(kPostprocessThreads<Config>)
   const int chunks = params.qk_dim / 8;
   for (int i = threadIdx.x; i < block.num_rows * chunks; i += blockDim.x) {
     const int row = i / chunks, chunk = i - row * chunks;
-    const int64_t dq_row = (block.batch * params.rows.q_rows + block.first_row + row) * params.rows.num_heads + block.head;
+    const int64_t dq_row =
+        (block.batch * params.rows.q_rows + block.first_row + row) * params.rows.num_heads + block.head;
     *reinterpret_cast<uint4*>(static_cast<uint16_t*>(params.dq) + dq_row * params.qk_dim + 8 * chunk) =
         *reinterpret_cast<const uint4*>(tile + row * kPitch + 8 * chunk);
   }

@@ -29,6 +29,7 @@ __device__ __forceinline__ float dot8(const uint4& a, const uint4& b) {
 template <DType kType, int kRowThreads>
 __global__ void __launch_bounds__(kPreprocessThreads)
     attention_bwd_preprocess_kernel(const __grid_constant__ AttentionBwdPreprocessParams params) {
+  cudaTriggerProgrammaticLaunchCompletion();  // the main kernel's blocks may come as these go
   constexpr float kLog2E = 1.44269504088896340736f;
   const int row_block = blockIdx.x;
   const AttentionBwdRowBlock block = find_row_block(params.rows, row_block);
@@ -62,8 +63,8 @@ __global__ void __launch_bounds__(kPreprocessThreads)
 
   float4* accum = reinterpret_cast<float4*>(params.dq_accum + row_block * params.block_floats);
   for (int i = threadIdx.x; i < params.block_floats / 4; i += kPreprocessThreads) accum[i] = make_float4(0, 0, 0, 0);
-  if (params.dq_turn != nullptr && threadIdx.x < params.dq_parts) {
-    params.dq_turn[params.dq_parts * row_block + threadIdx.x] = 0;
+  if (params.dq_turn != nullptr && threadIdx.x < kDqKeepers) {
+    params.dq_turn[kDqKeepers * row_block + threadIdx.x] = 0;
   }
   if (params.sink == nullptr) return;
 
