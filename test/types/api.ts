@@ -2,6 +2,7 @@ import {
   attentionBackward,
   attentionForward,
   configure,
+  Graph,
   kdaBackward,
   kdaForward,
   memoryStats,
@@ -131,6 +132,12 @@ export async function rest(): Promise<void> {
   stream.wait(event);
   await stream.synchronize();
   exactly<boolean>()(event.reached);
+  exactly<number>()(await event.elapsedSince(event));
+  const graph = stream.capture(() => tensor.copyFrom(tensor, { stream }));
+  exactly<Graph>()(graph);
+  graph.replay();
+  exactly<bigint>()(tensor.address, stream.handle);
+  exactly<Tensor>()(Tensor.fromPointer(8n, [2], { dtype: 'int32', device: 'cuda', strides: [1], owner: {} }));
   configure({ cpuThreads: 2, cpuInstructionSet: 'avx2' });
   exactly<number>()(memoryStats().liveBytes);
   exactly<boolean>()(systemInfo().cuda.available);
@@ -141,6 +148,10 @@ export async function rest(): Promise<void> {
   configure({ cpuInstructionSet: 'sse2' });
   // @ts-expect-error -- unknown option
   configure({ threads: 2 });
+  // @ts-expect-error -- an address is a bigint
+  Tensor.fromPointer(8, [2]);
+  // @ts-expect-error -- a graph comes from capture()
+  new Graph();
   // @ts-expect-error -- events come from record()
   stream.wait({ reached: true });
   // @ts-expect-error -- no such code

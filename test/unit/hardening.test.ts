@@ -171,6 +171,96 @@ describe('objects', () => {
   });
 });
 
+// The addon alone, as nobody should call it: whatever comes, it must not touch memory that is not the tensor's.
+describe('the addon checks for itself', () => {
+  const stream = new addon.NativeStream(false, 0);
+  const allocate = (sizes: readonly number[], dtype = 0) => {
+    addon.sizes.set(sizes);
+    return addon.tensorAllocate(stream, dtype, sizes.length, true, undefined);
+  };
+  const view = (shape: readonly number[], strides: readonly number[], offset: number) => {
+    const tensor = allocate([4, 6]);
+    addon.sizes.set([...shape, ...strides]);
+    return addon.tensorView(tensor, shape.length, offset, undefined);
+  };
+
+  test('views within the memory', () => {
+    for (const [shape, strides, offset] of [
+      [[4, 6], [6, 1], 0],
+      [[24], [1], 0],
+      [[24], [-1], 23],
+      [[1], [1e9], 23],
+      [[0], [1], 24],
+      [[2, 0, 7], [1e15, 1, 1e15], 24],
+      [[1e6], [0], 23],
+    ] as const) {
+      expect(() => view(shape, strides, offset)).not.toThrow();
+    }
+  });
+
+  test.each<[readonly number[], readonly number[], number]>([
+    [[25], [1], 0],
+    [[24], [1], 1],
+    [[1], [1], 24],
+    [[1], [1], -1],
+    [[0], [1], 25],
+    [[0], [1], -1],
+    [[2], [-1], 0],
+    [[24], [-1], 22],
+    [[2, 2], [23, 1], 0],
+    [[2], [2 ** 52], 0],
+    [[3, 3], [2 ** 52, -(2 ** 52)], 0],
+    [[2 ** 31, 2 ** 31], [2 ** 40, 2 ** 40], 0],
+    [[1], [1], 2 ** 52],
+    [[NaN], [1], 0],
+    [[2], [NaN], 0],
+    [[2], [1], NaN],
+    [[1.5], [1], 0],
+    [[-1], [1], 0],
+    [[Infinity], [0], 0],
+    [[2 ** 40, 2 ** 40], [0, 0], 0],
+  ])('refuses a view of shape %p with strides %p at %p', (shape, strides, offset) => {
+    expect(() => view(shape, strides, offset)).toThrow(expect.objectContaining({ code: 'ERR_OUT_OF_RANGE' }) as Error);
+  });
+
+  test.each<[string, () => unknown]>([
+    ['more elements than 64 bits count', () => allocate([2 ** 40, 2 ** 40])],
+    ['a size that is none', () => allocate([NaN])],
+    ['a negative size', () => allocate([-1])],
+    ['a dtype that is none', () => allocate([1], 4)],
+    ['a negative dtype', () => allocate([1], -1)],
+    ['nine dimensions', () => addon.tensorAllocate(stream, 0, 9, true, undefined)],
+    ['minus one dimension', () => addon.tensorAllocate(stream, 0, -1, true, undefined)],
+  ])('refuses %s', (_, call) => {
+    expect(call).toThrow(expect.objectContaining({ code: 'ERR_OUT_OF_RANGE' }) as Error);
+  });
+
+  test('a released tensor is none until it is filled again', () => {
+    const tensor = allocate([4]);
+    addon.tensorRelease(tensor);
+    addon.tensorRelease(tensor);
+    expect(() => addon.tensorAddress(tensor)).toThrow(/disposed/);
+    expect(() => addon.tensorReadSync(stream, tensor)).toThrow(/disposed/);
+    addon.sizes.set([2]);
+    expect(addon.tensorAllocate(stream, 0, 1, true, tensor)).toBe(tensor);
+    expect(addon.tensorReadSync(stream, tensor).byteLength).toBe(8);
+  });
+
+  test('offsets of another type, windows that are none', () => {
+    const [q, k] = [allocate([2, 1, 4]), allocate([2, 1, 4])];
+    const [out, lse] = [allocate([2, 1, 4]), allocate([1, 2])];
+    const call = (window: number, offsets: unknown) =>
+      addon.attentionForward(
+        ...([stream, q, k, k, undefined, out, lse] as const),
+        ...([1, 0, window, window, offsets as Int32Array, offsets as Int32Array] as const),
+      );
+    expect(() => call(Infinity, Int32Array.of(0, 2))).not.toThrow();
+    expect(() => call(Infinity, Int8Array.of(0, 2, 0, 0))).toThrow(/expected an Int32Array/);
+    expect(() => call(Infinity, Int32Array.of(0, 3))).toThrow(/must end within/);
+    expect(() => call(NaN, Int32Array.of(0, 2))).toThrow(/windows must not be negative/);
+  });
+});
+
 describe('numbers', () => {
   const q = Tensor.zeros([1, 2, 1, 4]);
 

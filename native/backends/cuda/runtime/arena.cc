@@ -11,8 +11,8 @@ namespace warpgrad::cuda {
 
 namespace {
 
-constexpr size_t kMaxBlockBytes = size_t{4} << 20;
-constexpr size_t kMaxKeptBytes = size_t{64} << 20;
+constexpr size_t kMaxBlockBytes = size_t{64} << 20;
+constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 
 // An eighth of the next power of two at least, so that few sizes share the blocks and at most an eighth is wasted.
 size_t block_bytes(size_t bytes) {
@@ -52,10 +52,12 @@ void* Arena::allocate(size_t bytes) {
 void Arena::free(void* data, size_t bytes) noexcept {
   const size_t size = block_bytes(bytes);
   std::lock_guard lock(mutex_);
-  if (!keeps_all_ && (size > kMaxBlockBytes || kept_bytes_ + size > kMaxKeptBytes)) {
+  if (!keeps_all_ && size > kMaxBlockBytes) {
     cudaFreeAsync(data, stream_);  // fails only after a fault, or while the process ends
     return;
   }
+  // Sizes that nobody asks for any more must not fill the place of others.
+  if (!keeps_all_ && kept_bytes_ + size > kMaxKeptBytes) give_back_all();
   kept_[size].push_back(data);
   kept_bytes_ += size;
 }

@@ -12,9 +12,9 @@ namespace warpgrad::cuda {
 
 class CudaDevice;
 
-// Device memory in the order of one stream. Small blocks that are freed are kept and handed out again: what runs later
-// on the stream may have them at once, without a call of the driver, which takes one to two microseconds. The rest, and
-// what exceeds the limits, goes back to the device's pool.
+// Device memory in the order of one stream. Blocks that are freed are kept and handed out again: what runs later on the
+// stream may have them at once, without a call of the driver, which takes one to two microseconds. What exceeds the
+// limits goes back to the device's pool.
 //
 // Any thread may free. While the stream is captured, every block is kept: a call of the driver would become part of the
 // graph.
