@@ -34,8 +34,8 @@ class StreamState {
 
   // Makes `waiter`, of any device, run after everything enqueued here so far.
   void order_before(cudaStream_t waiter) const;
-  // Later work here starts after an event of any stream. Blocks for one that another thread sets: the device never waits
-  // for a thread (see Staging).
+  // Later work here starts after an event of any stream. Blocks for one that another thread sets: the device never
+  // waits for a thread (see Staging).
   void order_after(const EventPtr& event);
   // The same after all work that uses the storage so far, on any stream.
   void order_after_uses(CudaStorage& storage);
