@@ -1,6 +1,6 @@
 import { native, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { addon } from './native';
-import { expectCuSeqlens, handle, Operands, optionalHandle, streamHandle } from './operands';
+import { expectCuSeqlens, expectHeadDim, handle, Operands, optionalHandle, streamHandle } from './operands';
 import type { Stream } from './stream';
 import { allocateTensor, type Tensor } from './tensor';
 import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
@@ -58,6 +58,9 @@ export const ATTENTION_OPTIONS = ['causal', 'window', 'softmaxScale', 'softcap',
 const FORWARD_OPTIONS = [...ATTENTION_OPTIONS, 'stream'];
 const BACKWARD_OPTIONS = [...FORWARD_OPTIONS, 'deterministic'];
 
+const DENSE_LAYOUTS = { q: '[B, S, H, D]', k: '[B, S, Hkv, D]', v: '[B, S, Hkv, Dv]' };
+const PACKED_LAYOUTS = { q: '[total, H, D]', k: '[total, Hkv, D]', v: '[total, Hkv, Dv]' };
+
 interface Problem {
   readonly q: Tensor;
   readonly k: Tensor;
@@ -75,43 +78,40 @@ function checkProblem(caller: string, q: unknown, k: unknown, v: unknown, option
   const operands = Operands.of(caller, 'q', q);
   const packed = options.cuSeqlensQ !== undefined || options.cuSeqlensK !== undefined;
   const rank = packed ? 3 : 4;
-  const [qLayout, kLayout] = packed ? ['[total, H, D]', '[total, Hkv, D]'] : ['[B, S, H, D]', '[B, S, Hkv, D]'];
-  const tensorQ = operands.ranked('q', q, qLayout, rank);
-  const tensorK = operands.ranked('k', k, kLayout, rank);
-  const [heads, headDim] = tensorQ.shape.slice(-2) as [number, number];
-  const headsKv = tensorK.shape[rank - 2];
-  operands.shaped('k', tensorK, [...(packed ? [] : [tensorQ.shape[0]]), tensorK.shape[rank - 3], headsKv, headDim]);
+  const layouts = packed ? PACKED_LAYOUTS : DENSE_LAYOUTS;
+  const tensorQ = operands.ranked('q', q, layouts.q, rank);
+  const tensorK = operands.ranked('k', k, layouts.k, rank);
+  // NOTE: shapes are frozen, and the engine is slow at slicing frozen arrays.
+  const [batch, rowsQ] = packed ? [undefined, tensorQ.shape[0]] : tensorQ.shape;
+  const shapeOf = (rows: number, ...rest: number[]) => (batch === undefined ? [rows, ...rest] : [batch, rows, ...rest]);
+  const [heads, headDim] = [tensorQ.shape[rank - 2], tensorQ.shape[rank - 1]];
+  const [rowsK, headsKv] = [tensorK.shape[rank - 3], tensorK.shape[rank - 2]];
+  operands.shaped('k', tensorK, shapeOf(rowsK, headsKv, headDim));
   if (heads < 1 || headsKv < 1 || heads % headsKv !== 0) {
     throw new WarpgradRangeError(`${caller}: the ${heads} heads of q must be a multiple of the ${headsKv} heads of k`);
   }
-  const tensorV = operands.ranked('v', v, kLayout.replace('D]', 'Dv]'), rank);
+  const tensorV = operands.ranked('v', v, layouts.v, rank);
   const valueDim = tensorV.shape[rank - 1];
-  operands.shaped('v', tensorV, [...tensorK.shape.slice(0, -1), valueDim]);
-  for (const [name, dim] of [
-    ['q', headDim],
-    ['v', valueDim],
-  ] as const) {
-    if (dim < 1 || dim > MAX_HEAD_DIM) {
-      throw new WarpgradRangeError(`${caller}: the head dimension of ${name} must be 1 to ${MAX_HEAD_DIM}, got ${dim}`);
-    }
-  }
+  operands.shaped('v', tensorV, shapeOf(rowsK, headsKv, valueDim));
+  expectHeadDim(caller, 'q', headDim, MAX_HEAD_DIM);
+  expectHeadDim(caller, 'v', valueDim, MAX_HEAD_DIM);
   const sink = options.sink === undefined ? undefined : operands.contiguous('sink', options.sink, [heads], ['float32']);
-  const rows = tensorQ.shape.slice(0, -2);
+  const [left, right] = windowOption(caller, options);
+  const [offsetsQ, offsetsK] = packed ? packedOffsets(caller, options, rowsQ, rowsK) : [undefined, undefined];
   return {
     q: tensorQ,
     k: tensorK,
     v: tensorV,
     sink,
-    outShape: Object.freeze([...tensorQ.shape.slice(0, -1), valueDim]),
-    lseShape: Object.freeze(packed ? [heads, rows[0]] : [rows[0], heads, rows[1]]),
+    outShape: Object.freeze(shapeOf(rowsQ, heads, valueDim)),
+    lseShape: Object.freeze(shapeOf(heads, rowsQ)),
     stream: operands.stream(options.stream),
     operands,
     arguments: [
       numberOption(caller, 'softmaxScale', options.softmaxScale, headDim ** -0.5),
       softcapOption(caller, options.softcap),
-      ...windowOption(caller, options),
-      ...(packed ? packedOffsets(caller, options, tensorQ.shape[0], tensorK.shape[0]) : [undefined, undefined]),
-    ] as Problem['arguments'],
+      ...([left, right, offsetsQ, offsetsK] as const),
+    ],
   };
 }
 
@@ -254,5 +254,5 @@ export function attentionBackward(
       deterministic,
     ),
   );
-  return { dq, dk, dv, ...(dSink && { dSink }) };
+  return dSink ? { dq, dk, dv, dSink } : { dq, dk, dv };
 }

@@ -1,6 +1,6 @@
 import { native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { addon, type KdaArguments, type KdaInputs, type KdaIntermediates } from './native';
-import { expectCuSeqlens, handle, Operands, optionalHandle, streamHandle } from './operands';
+import { expectCuSeqlens, expectHeadDim, handle, Operands, optionalHandle, streamHandle } from './operands';
 import type { Stream } from './stream';
 import { allocateTensor, heldTensor, holdTensor, letGoTensor, type Tensor } from './tensor';
 import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
@@ -180,23 +180,16 @@ function checkProblem(
   if (heads < 1 || headsV < 1 || headsV % heads !== 0) {
     throw new WarpgradRangeError(`${caller}: the ${headsV} heads of v must be a multiple of the ${heads} heads of q`);
   }
-  for (const [name, dim] of Object.entries({ q: keyDim, v: valueDim })) {
-    if (dim < 1 || dim > MAX_DIM) {
-      throw new WarpgradRangeError(`${caller}: the head dimension of ${name} must be 1 to ${MAX_DIM}, got ${dim}`);
-    }
-  }
+  expectHeadDim(caller, 'q', keyDim, MAX_DIM);
+  expectHeadDim(caller, 'v', valueDim, MAX_DIM);
   const gateDtypes = q.dtype === 'float32' ? (['float32'] as const) : (['float32', q.dtype] as const);
   const g = operands.shaped('g', inputs.g, [batch, tokens, headsV, keyDim], gateDtypes);
   const beta = operands.shaped('beta', inputs.beta, [batch, tokens, headsV], gateDtypes);
-  const cuSeqlens =
-    options.cuSeqlens === undefined ? undefined : expectCuSeqlens(caller, 'cuSeqlens', options.cuSeqlens, tokens);
-  if (cuSeqlens && batch !== 1) {
-    throw new WarpgradRangeError(`${caller}: packed sequences (cuSeqlens) need a batch of 1, got ${batch}`);
-  }
+  const cuSeqlens = cuSeqlensOption(caller, options.cuSeqlens, batch, tokens);
   const vk = layoutOption(caller, options.stateLayout) === 'vk';
   const sequences = cuSeqlens ? cuSeqlens.length - 1 : batch;
-  const stateShape = Object.freeze([sequences, headsV, ...(vk ? [valueDim, keyDim] : [keyDim, valueDim])]);
-  const gate = checkGate(caller, operands, options.gate, headsV, keyDim);
+  const stateShape = Object.freeze([sequences, headsV, vk ? valueDim : keyDim, vk ? keyDim : valueDim]);
+  const { aLog, dtBias, kind, lowerBound } = checkGate(caller, operands, options.gate, headsV, keyDim);
   const betaLogits = flagOption(caller, 'betaLogits', options.betaLogits);
   const allowNegEigval = flagOption(caller, 'allowNegEigval', options.allowNegEigval);
   if (allowNegEigval && !betaLogits) {
@@ -206,17 +199,25 @@ function checkProblem(
     options.initialState === undefined
       ? undefined
       : operands.shaped('initialState', options.initialState, stateShape, ['float32']);
-  const { aLog, dtBias } = gate;
+  // NOTE: without a spread, with which the engine would make up a new kind of object for every call.
   const problem: Problem = {
-    ...{ q, k, v, g, beta, initialState, aLog, dtBias, stateShape },
+    q,
+    k,
+    v,
+    g,
+    beta,
+    initialState,
+    aLog,
+    dtBias,
+    stateShape,
     bias: dtBias?.rank === 1 ? dtBias.view([headsV, keyDim]) : dtBias,
     outShape: Object.freeze([batch, tokens, headsV, valueDim]),
     numChunks: countChunks(cuSeqlens, batch, tokens),
     arguments: [
       numberOption(caller, 'scale', options.scale, keyDim ** -0.5),
       flagOption(caller, 'qkL2Norm', options.qkL2Norm),
-      GATE_KINDS[gate.kind],
-      gate.lowerBound,
+      GATE_KINDS[kind],
+      lowerBound,
       betaLogits,
       allowNegEigval,
       vk,
@@ -224,6 +225,13 @@ function checkProblem(
     ],
   };
   return { problem, operands };
+}
+
+function cuSeqlensOption(caller: string, value: unknown, batch: number, tokens: number): Int32Array | undefined {
+  if (value === undefined) return undefined;
+  const offsets = expectCuSeqlens(caller, 'cuSeqlens', value, tokens);
+  if (batch === 1) return offsets;
+  throw new WarpgradRangeError(`${caller}: packed sequences (cuSeqlens) need a batch of 1, got ${batch}`);
 }
 
 function layoutOption(caller: string, value: unknown): 'kv' | 'vk' {
@@ -307,7 +315,7 @@ export function kdaForward(
   );
   const saved = makeSaved(problem, intermediates);
   if (problem.bias !== problem.dtBias) problem.bias?.dispose(); // held by `saved`
-  return { out, ...(finalState && { finalState }), saved };
+  return finalState ? { out, finalState, saved } : { out, saved };
 }
 
 /** states [NC, HV, K, V], U [NC, HV, 64, V], T [NC, HV, 64, 64]: see KdaSaved in native/ops/kda.h. */

@@ -6,7 +6,7 @@ import { WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { nativeStream, resolveStream, type Stream } from './stream';
 import { isTensor, nativeTensor, type Tensor } from './tensor';
 import type { NativeStream, NativeTensor } from './native';
-import { describe } from './validate';
+import { describe, sameShape } from './validate';
 
 const OPERAND_DTYPES: readonly DType[] = ['float32', 'float16', 'bfloat16'];
 
@@ -72,7 +72,7 @@ export class Operands {
     dtypes: readonly DType[] = [this.#first.dtype],
   ): Tensor {
     const tensor = this.#tensor(name, value);
-    if (tensor.rank !== shape.length || shape.some((size, i) => size !== tensor.shape[i])) {
+    if (!sameShape(tensor.shape, shape)) {
       throw new WarpgradRangeError(
         `${this.#caller}: ${name} must have shape [${shape.join(', ')}], got [${tensor.shape.join(', ')}]`,
       );
@@ -106,6 +106,12 @@ export class Operands {
   stream(value: unknown): Stream {
     return resolveStream(this.#caller, value, this.#first.device);
   }
+}
+
+/** @throws WarpgradRangeError */
+export function expectHeadDim(caller: string, name: string, dim: number, largest: number): void {
+  if (dim >= 1 && dim <= largest) return;
+  throw new WarpgradRangeError(`${caller}: the head dimension of ${name} must be 1 to ${largest}, got ${dim}`);
 }
 
 /**

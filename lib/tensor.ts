@@ -5,7 +5,7 @@ import { readHostData, type TensorData } from './host-data';
 import { addon, type NativeTensor } from './native';
 import { contiguousStrides, expectStrides, putSizes } from './layout';
 import { nativeStream, resolveStream, type Stream } from './stream';
-import { describe, expectDim, expectKnownOptions, expectShapeOption, sizeOf } from './validate';
+import { describe, expectDim, expectKnownOptions, expectShapeOption, sameShape, sizeOf } from './validate';
 
 export interface TensorOptions {
   /** Element type. Default: float32, or what the data say. */
@@ -292,7 +292,7 @@ export class Tensor {
     expectKnownOptions(caller, options, ['stream']);
     if (!isTensor(source)) throw new WarpgradTypeError(`${caller}: source must be a Tensor, got ${describe(source)}`);
     const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, this.device);
-    if (source.rank !== this.rank || source.shape.some((size, i) => size !== this.shape[i])) {
+    if (!sameShape(source.shape, this.shape)) {
       throw new WarpgradRangeError(
         `${caller}: source must have shape [${this.shape.join(', ')}], got [${source.shape.join(', ')}]`,
       );

@@ -10,6 +10,12 @@ export function sizeOf(shape: readonly number[]): number {
   return size;
 }
 
+export function sameShape(one: readonly number[], other: readonly number[]): boolean {
+  if (one.length !== other.length) return false;
+  for (let i = 0; i < one.length; ++i) if (one[i] !== other[i]) return false;
+  return true;
+}
+
 /** Names a value in a message. */
 export function describe(value: unknown): string {
   if (typeof value === 'string') return `'${value}'`;
