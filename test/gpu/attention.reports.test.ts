@@ -2,38 +2,24 @@ import { attentionForward, Tensor } from '../../lib';
 import { attentionForwardReference } from '../../lib/reference/attention';
 import type { Float64Tensor } from '../../lib/reference/float64';
 import { sliceOf } from '../support/arrays';
-import { roundedAttentionCase, type AttentionCase } from '../support/attentionCases';
-import { expectBitwiseEqual, expectClose, failuresOf, maxAbs } from '../support/compare';
+import { drawAttentionCase, roundedAttentionCase, type AttentionCase } from '../support/attentionCases';
+import { attentionFailures } from '../support/check';
+import { expectBitwiseEqual, expectClose, expectZeroRows, failuresOf, maxAbs } from '../support/compare';
 import { CUDA, describeCuda } from '../support/cuda';
 import { Random } from '../support/random';
 import { fromTensor, runAttentionForward, toTensor } from '../support/run';
 import { randomTolerance } from '../support/tolerance';
 
 // What broke other implementations, one test a report, as in test/ops/attention.reports.test.ts. Expected values: the
-// float64 reference, or what a test states.
+// float64 reference, for the backward too, or what a test states. What concerns gradients alone:
+// attention.backward.reports.test.ts.
 
-type Shape = readonly number[];
-
-function drawCase(random: Random, q: Shape, k: Shape, options: AttentionCase['options'], valueDim?: number) {
-  const v = valueDim === undefined ? k : [...k.slice(0, -1), valueDim];
-  const inputs = { q: random.tensor(q), k: random.tensor(k), v: random.tensor(v) };
-  const dOut = { shape: [...q.slice(0, -1), v.at(-1)!], data: new Float64Array() };
-  return roundedAttentionCase({ title: '', inputs, dOut, options }, 'bfloat16');
+function drawCase(...args: Parameters<typeof drawAttentionCase>): AttentionCase {
+  return roundedAttentionCase(drawAttentionCase(...args), 'bfloat16');
 }
 
 const run = (item: AttentionCase) => runAttentionForward(item, 'bfloat16', CUDA);
-
-async function failures(item: AttentionCase): Promise<string[]> {
-  const { q, k, v } = item.inputs;
-  const expected = attentionForwardReference(q, k, v, item.options);
-  const tolerance = (name: 'out' | 'lse') => randomTolerance(name === 'lse' ? 'float32' : 'bfloat16', expected[name]);
-  return failuresOf(await run(item), expected, tolerance);
-}
-
-function expectZero(name: string, tensor: Float64Tensor, start: number, end: number): void {
-  const rows = sliceOf(tensor, 0, start, end).data.map(Math.abs);
-  expectBitwiseEqual(`${name} rows ${start} to ${end}`, rows, new Float64Array(rows.length));
-}
+const failures = (item: AttentionCase) => attentionFailures(item, 'bfloat16', CUDA);
 
 describeCuda('attention, what broke others', () => {
   test.each([false, true])('flash-attention 1254, 2562: empty sequences, causal %s', async (causal) => {
@@ -44,7 +30,7 @@ describeCuda('attention, what broke others', () => {
     const random = new Random(`empty sequences ${causal}`);
     const item = drawCase(random, [2048, 4, 32], [3000, 1, 32], { causal, cuSeqlensQ, cuSeqlensK });
     const { out, lse } = await run(item);
-    expectZero('out', out, 1208, 2048); // queries without keys
+    expectZeroRows('out', out, 1208, 2048); // queries without keys
     expect(new Set(sliceOf(lse, 1, 1208, 2048).data)).toEqual(new Set([-Infinity]));
     const small = { cuSeqlensQ: [0, 0, 38, 64, 64], cuSeqlensK: [0, 79, 134, 134, 256] };
     expect(await failures(drawCase(random, [64, 4, 256], [256, 1, 256], { causal, ...small }))).toEqual([]);
@@ -54,7 +40,7 @@ describeCuda('attention, what broke others', () => {
     const cu = [0, 3, 8];
     const options = { cuSeqlensQ: cu, cuSeqlensK: cu, causal: true };
     const { out, lse } = await run(drawCase(new Random(`past the end ${dim}`), [300, 2, dim], [16, 2, dim], options));
-    expectZero('out', out, 8, 300);
+    expectZeroRows('out', out, 8, 300);
     expect(new Set(sliceOf(lse, 1, 8, 300).data)).toEqual(new Set([-Infinity]));
   });
 
@@ -79,7 +65,7 @@ describeCuda('attention, what broke others', () => {
       expectBitwiseEqual('out', sliceOf(dirty.out, 0, start, end).data, sliceOf(clean.out, 0, start, end).data);
       expectBitwiseEqual('lse', sliceOf(dirty.lse, 1, start, end).data, sliceOf(clean.lse, 1, start, end).data);
     }
-    expectZero('out', dirty.out, 450, 600);
+    expectZeroRows('out', dirty.out, 450, 600);
     expect(sliceOf(dirty.out, 0, 40, 310).data.every(Number.isNaN)).toBe(true);
   });
 

@@ -1,7 +1,7 @@
 import { attentionForward, Stream, Tensor, type AttentionOptions } from '../../lib';
 import { runScript } from '../support/child';
 import { expectBitwiseEqual } from '../support/compare';
-import { CUDA, describeCuda, Pool } from '../support/cuda';
+import { CUDA, describeCuda, keepBusy, Pool } from '../support/cuda';
 
 jest.setTimeout(150_000);
 
@@ -11,15 +11,6 @@ function draw(shape: readonly number[]): Tensor {
   const { gpu, cpu } = pool.twin(shape, 'bfloat16');
   cpu.dispose();
   return gpu;
-}
-
-/** Enqueues some milliseconds of work. */
-function keepBusy(stream: Stream, operand: Tensor): void {
-  for (let n = 0; n < 20; n++) {
-    const { out, lse } = attentionForward(operand, operand, operand, { stream });
-    out.dispose();
-    lse.dispose();
-  }
 }
 
 describeCuda('streams', () => {

@@ -55,6 +55,18 @@ export function randomAttentionCase(random: Random, size: CaseSize, headDims = H
   };
 }
 
+/** Normal operands of these shapes, `v` with `valueDim` columns. */
+export function drawAttentionCase(
+  random: Random,
+  q: readonly number[],
+  k: readonly number[],
+  options: AttentionReferenceOptions,
+  valueDim = k.at(-1)!,
+): AttentionCase {
+  const inputs = { q: random.tensor(q), k: random.tensor(k), v: random.tensor([...k.slice(0, -1), valueDim]) };
+  return { title: '', inputs, dOut: random.tensor([...q.slice(0, -1), valueDim]), options };
+}
+
 /** The case as a library with 16-bit operands sees it. */
 export function roundedAttentionCase(item: AttentionCase, dtype: Operand): AttentionCase {
   const { q, k, v } = item.inputs;

@@ -1,3 +1,4 @@
+import type { Device } from '../../lib';
 import { attentionReference, roundedAttentionCase, type AttentionCase } from './attentionCases';
 import { failuresOf } from './compare';
 import type { Operand } from './dtypes';
@@ -6,9 +7,14 @@ import { runAttention, runKda, type AttentionResults, type KdaResults, type KdaR
 import { attentionNaturals, kdaNaturals, kdaTolerance, randomTolerance } from './tolerance';
 
 /** What is wrong with the library's forward and backward of a case, against the float64 reference on the rounded inputs. */
-export async function attentionFailures(drawn: AttentionCase, dtype: Operand): Promise<string[]> {
+export async function attentionFailures(
+  drawn: AttentionCase,
+  dtype: Operand,
+  device: Device = 'cpu',
+  deterministic = false,
+): Promise<string[]> {
   const item = roundedAttentionCase(drawn, dtype);
-  const actual = await runAttention(item, dtype);
+  const actual = await runAttention(item, dtype, device, deterministic);
   const expected = attentionReference(item);
   const naturals: Partial<Record<keyof AttentionResults, number>> = attentionNaturals(item);
   return failuresOf(actual, expected, (name) =>

@@ -82,6 +82,13 @@ export function expectBitwiseEqual(name: string, actual: ArrayLike<number>, expe
   }
 }
 
+/** Fails unless rows `start` to `end - 1` are 0, of either sign. */
+export function expectZeroRows(name: string, { shape, data }: Float64Tensor, start: number, end: number): void {
+  const width = data.length / shape[0];
+  const rows = data.subarray(start * width, end * width).map(abs);
+  expectBitwiseEqual(`${name} rows ${start} to ${end}`, rows, new Float64Array(rows.length));
+}
+
 function bytesOf({ buffer, byteOffset, byteLength }: ArrayBufferView): Buffer {
   return Buffer.from(buffer as ArrayBuffer, byteOffset, byteLength);
 }

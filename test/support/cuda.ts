@@ -1,4 +1,4 @@
-import { systemInfo, Tensor, type Device } from '../../lib';
+import { attentionForward, systemInfo, Tensor, type Device, type Stream } from '../../lib';
 import type { Float64Tensor } from '../../lib/reference/float64';
 import type { Operand } from './dtypes';
 import { Random } from './random';
@@ -59,4 +59,25 @@ export class Pool {
 export async function valuesOf(tensor: Tensor): Promise<Float64Tensor> {
   using converted = tensor.to({ dtype: 'float32' });
   return { shape: tensor.shape, data: new Float64Array(await converted.data()) };
+}
+
+/** The values of all results, which are disposed of. */
+export async function readValues<Name extends string>(
+  tensors: Partial<Record<Name, Tensor>>,
+): Promise<Record<Name, Float64Tensor>> {
+  const results = {} as Record<Name, Float64Tensor>;
+  for (const [name, tensor] of Object.entries(tensors) as [Name, Tensor][]) {
+    results[name] = await valuesOf(tensor);
+    tensor.dispose();
+  }
+  return results;
+}
+
+/** Enqueues some milliseconds of work. */
+export function keepBusy(stream: Stream, operand: Tensor): void {
+  for (let n = 0; n < 20; n++) {
+    const { out, lse } = attentionForward(operand, operand, operand, { stream });
+    out.dispose();
+    lse.dispose();
+  }
 }

@@ -15,12 +15,13 @@ export function differenceFailures(
   input: Float64Tensor,
   gradient: Float64Tensor,
   tolerance: number,
+  step = STEP,
 ): string[] {
   if (String(gradient.shape) !== String(input.shape)) return [`${name} has shape [${gradient.shape.join(', ')}]`];
   const size = input.data.length;
   const stride = Math.max(1, size / MOST_ELEMENTS);
   const checked = Array.from({ length: Math.min(size, MOST_ELEMENTS) }, (_, n) => Math.floor(n * stride));
-  const expected = checked.map((at) => derivative(loss, input.data, at));
+  const expected = checked.map((at) => derivative(loss, input.data, at, step));
   const allowed = tolerance * Math.max(1, maxAbs(gradient.data), maxAbs(expected));
   return checked.flatMap((at, n) => {
     const [got, wanted] = [gradient.data[at], expected[n]];
@@ -32,14 +33,14 @@ export function differenceFailures(
   });
 }
 
-function derivative(loss: () => number, data: Float64Array, at: number): number {
+function derivative(loss: () => number, data: Float64Array, at: number, step: number): number {
   const value = data[at];
   const lossAt = (offset: number): number => {
     data[at] = value + offset;
     return loss();
   };
-  const near = lossAt(STEP) - lossAt(-STEP);
-  const far = lossAt(2 * STEP) - lossAt(-2 * STEP);
+  const near = lossAt(step) - lossAt(-step);
+  const far = lossAt(2 * step) - lossAt(-2 * step);
   data[at] = value;
-  return (8 * near - far) / (12 * STEP);
+  return (8 * near - far) / (12 * step);
 }

@@ -92,11 +92,12 @@ export async function runAttention(
   item: AttentionCase,
   dtype: Operand,
   device: Device = 'cpu',
+  deterministic = false,
 ): Promise<AttentionResults> {
-  const { inputs, options } = placeAttention(item, dtype, device);
   using dOut = toTensor(item.dOut, dtype, device);
+  const { inputs, options } = placeAttention(item, dtype, device);
   const { out, lse } = attentionForward(...inputs, options);
-  const gradients = attentionBackward(dOut, ...inputs, out, lse, options);
+  const gradients = attentionBackward(dOut, ...inputs, out, lse, { ...options, deterministic });
   [...inputs, options.sink].forEach((tensor) => tensor?.dispose());
   return readAll({ out, lse, ...gradients });
 }

@@ -51,11 +51,7 @@ class AttentionBwdByKeys {
       ptx::mbarrier_wait(&storage_.bar_kv_full, num_tiles_ & 1);
 #pragma unroll
       for (int i = 0; i < kGradRegisters; ++i) accum_dk_[i] = accum_dv_[i] = 0;
-      if (uniform(work.m_first) <= uniform(work.m_last)) {
-        walk(work);
-      } else {
-        release(&storage_.bar_claim);
-      }
+      if (uniform(work.m_first) <= uniform(work.m_last)) walk(work);
       release(&storage_.bar_kv_empty);
       store_rows<Config>(params_, work, warpgroup_idx_ * kWarpgroupRows, accum_dv_, 1.0f, params_.dv, params_.v_dim);
       store_rows<Config>(params_, work, warpgroup_idx_ * kWarpgroupRows, accum_dk_, params_.scale, params_.dk,
@@ -72,7 +68,6 @@ class AttentionBwdByKeys {
     while (true) {
       walk_head(work);
       const bool last_head = row_block_ > uniform(work.last_row_block);
-      if (last_head) release(&storage_.bar_claim);
       float accum_dq[Config::kDqRegisters];
       issue_dq(accum_dq);
       ptx::wgmma_wait_group<0>();

@@ -100,10 +100,7 @@ class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Co
       : Base(storage, params), first_row_(threadIdx.x / kWarpThreads % 4 * 16) {}
 
   __device__ __forceinline__ void begin_tile() {}
-  __device__ __forceinline__ void end_tile(const AttentionBwdWork& work) {
-    release(&storage_.bar_claim);
-    release(&storage_.bar_kv_empty);
-  }
+  __device__ __forceinline__ void end_tile(const AttentionBwdWork& work) { release(&storage_.bar_kv_empty); }
 
   __device__ __forceinline__ void step(const AttentionBwdWork& work, int m, int row_block) {
     const uint32_t stage = this->stage(), parity = this->parity();

@@ -33,7 +33,7 @@ __device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& stora
     ptx::mbarrier_init(&storage.bar_dq_turn[i], 1);
     ptx::mbarrier_init(&storage.bar_dq_added[i], kWarpgroupWarps);
   }
-  ptx::mbarrier_init(&storage.bar_claim, Config::kByKeys ? kTwo : kWarpgroupWarps);
+  ptx::mbarrier_init(&storage.bar_claim, 1);
   ptx::fence_mbarrier_init();
 }
 

@@ -23,8 +23,8 @@ class AttentionBwdPlanner {
     for (uint32_t count = 0;; ++count) {
       const uint32_t slot = Slots::stage(count);
       ptx::mbarrier_wait(&storage_.bar_work_empty[slot], Slots::parity(count) ^ 1);
-      // Not before the consumers are nearly done with the one before: a tile claimed early is one that no idle block
-      // can take, and that others may be waiting for.
+      // Not before all of the one before is loaded, when one or two steps of it are left: a tile claimed early is one
+      // that no idle block can take, and that others may be waiting for.
       if (count > 0) ptx::mbarrier_wait(&storage_.bar_claim, (count - 1) & 1);
       const int tile = count == 0 ? static_cast<int>(blockIdx.x) : claim_tile();
       const bool done = tile >= params_.num_tiles;
@@ -85,6 +85,7 @@ class AttentionBwdProducer {
       const AttentionBwdWork& work = storage_.work[slot];
       if (work.n < 0) break;
       load_tile(work);
+      ptx::mbarrier_arrive(&storage_.bar_claim);
       ptx::mbarrier_arrive(&storage_.bar_work_empty[slot]);
     }
   }
