@@ -9,7 +9,9 @@ const { commit, driverVersion } = require('./machine.cjs');
 
 const USAGE = `Usage: run.sh <command> [options]
 
-  test [filter] [--out DIR]    the GPU suite; without a filter it leaves record.json, in DIR too
+  test [filter] [--workers N] [--out DIR]
+                               the GPU suite, N files side by side (default 1); without a filter it leaves record.json,
+                               in DIR too
   bench [options]              speed beside the peers that this machine has; bench --help says more
   sanitize [tool ...]          compute-sanitizer over every configuration of every kernel; all four tools by default
   check [options]              warpgrad doctor, and warpgrad check on the GPU
@@ -52,14 +54,15 @@ function writeRecord(results) {
 function test(args) {
   const { values, positionals: filters } = parseArgs({
     args,
-    options: { out: { type: 'string' } },
+    options: { out: { type: 'string' }, workers: { type: 'string', default: '1' } },
     allowPositionals: true,
   });
   const results = path.join(ROOT, 'results.json');
   const jest = path.join(ROOT, 'node_modules/jest/bin/jest.js');
   const config = path.join(__dirname, 'jest.config.cjs');
   fs.rmSync(results, { force: true });
-  const status = node([jest, '--config', config, '--runInBand', '--json', '--outputFile', results, ...filters], ROOT);
+  const options = ['--config', config, '--maxWorkers', values.workers, '--json', '--outputFile', results];
+  const status = node([jest, ...options, ...filters], ROOT);
   if (filters.length === 0 && fs.existsSync(results)) {
     writeRecord(results);
     if (values.out) {

@@ -40,7 +40,7 @@ async function failures(
     return { out, lse, ...attentionBackward(dOut, queries, keys, values, out, lse, { ...options, deterministic }) };
   };
   const [actual, expected] = [await readValues(run('gpu')), await readValues(run('cpu'))];
-  const naturals = await naturalsOf(twins, options);
+  const naturals = await naturalsOf(twins, dtype, options);
   for (const { gpu, cpu } of twins) [gpu, cpu].forEach((tensor) => tensor.dispose());
   return failuresOf(actual, expected, (name) =>
     randomTolerance(name === 'lse' ? 'float32' : dtype, expected[name], naturals[name]),
@@ -50,12 +50,14 @@ async function failures(
 /** Natural sizes where rows may see so few keys that gradients are sums of terms that cancel; too slow elsewhere. */
 async function naturalsOf(
   twins: readonly Twin[],
+  dtype: Shape['dtype'],
   options: AttentionOptions,
 ): Promise<Partial<Record<keyof AttentionResults, number>>> {
   const [{ cpu: queries }, { cpu: keys }] = twins;
   if (queries.size * keys.shape.at(-3)! > MOST_PRODUCTS) return {};
   const [q, k, v, dOut] = await Promise.all(twins.map(({ cpu }) => valuesOf(cpu)));
-  return attentionNaturals({ title: '', inputs: { q, k, v }, dOut, options: options as AttentionReferenceOptions });
+  const item = { title: '', inputs: { q, k, v }, dOut, options: options as AttentionReferenceOptions };
+  return attentionNaturals(item, dtype);
 }
 
 function titleOf({ q, k, dtype }: Shape, options: AttentionOptions): string {

@@ -39,7 +39,7 @@ describe.each(goldenNames('attention'))('attention on golden %s', (name) => {
     let naturals: Partial<Record<keyof AttentionResults, number>>;
     let actual: AttentionResults;
     beforeAll(async () => {
-      naturals = attentionNaturals(float16Item);
+      naturals = attentionNaturals(float16Item, 'float16');
       actual = await runAttention(float16Item, 'float16');
     });
 

@@ -16,7 +16,7 @@ export async function attentionFailures(
   const item = roundedAttentionCase(drawn, dtype);
   const actual = await runAttention(item, dtype, device, deterministic);
   const expected = attentionReference(item);
-  const naturals: Partial<Record<keyof AttentionResults, number>> = attentionNaturals(item);
+  const naturals: Partial<Record<keyof AttentionResults, number>> = attentionNaturals(item, dtype);
   return failuresOf(actual, expected, (name) =>
     randomTolerance(name === 'lse' ? 'float32' : dtype, expected[name]!, naturals[name]),
   );

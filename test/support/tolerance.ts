@@ -43,8 +43,11 @@ export function kdaTolerance(
   return randomTolerance(dtype, expected, naturals[name], factor);
 }
 
-/** Natural sizes of dq, dk (max of scale Σ p |slope| (|dP| + |delta|) |k| or |q|) and dSink. */
-export function attentionNaturals(item: AttentionCase): Record<'dq' | 'dk' | 'dSink', number> {
+/**
+ * Natural sizes of dq, dk (max of scale Σ p |slope| (|dP| + |delta|) |k| or |q|) and dSink. The delta of a 16-bit call comes
+ * from the rounded out: dOut·out is then off by a random sum of roundings, in proportion to the root of Σ (dOut out)².
+ */
+export function attentionNaturals(item: AttentionCase, dtype: Operand): Record<'dq' | 'dk' | 'dSink', number> {
   const { q, k, v } = item.inputs;
   const { options, dOut } = item;
   const { out, lse } = attentionForwardReference(q, k, v, options);
@@ -55,15 +58,18 @@ export function attentionNaturals(item: AttentionCase): Record<'dq' | 'dk' | 'dS
     const kvHead = floor((head * kvHeads) / heads);
     const [qAt, kAt] = [(qRow * heads + head) * D, (kRow * kvHeads + kvHead) * D];
     const [outAt, vAt] = [(qRow * heads + head) * Dv, (kRow * kvHeads + kvHead) * Dv];
-    let [score, dWeight, delta] = [0, 0, 0];
+    let [score, dWeight, delta, roundings] = [0, 0, 0, 0];
     for (let c = 0; c < D; c++) score += scale * q.data[qAt + c] * k.data[kAt + c];
     for (let c = 0; c < Dv; c++) {
       dWeight += dOut.data[outAt + c] * v.data[vAt + c];
-      delta += dOut.data[outAt + c] * out.data[outAt + c];
+      const term = dOut.data[outAt + c] * out.data[outAt + c];
+      delta += term;
+      roundings += term * term;
     }
+    const deltaSize = dtype === 'float32' ? abs(delta) : max(abs(delta), Math.sqrt(roundings));
     const tanh = options.softcap ? Math.tanh(score / options.softcap) : 0;
     const weight = Math.exp((options.softcap ? options.softcap * tanh : score) - lse.data[lseAt]);
-    const size = scale * weight * (1 - tanh * tanh) * (abs(dWeight) + abs(delta));
+    const size = scale * weight * (1 - tanh * tanh) * (abs(dWeight) + deltaSize);
     for (let c = 0; c < D; c++) {
       dq[qAt + c] += size * abs(k.data[kAt + c]);
       dk[kAt + c] += size * abs(q.data[qAt + c]);
