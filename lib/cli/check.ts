@@ -51,12 +51,22 @@ export function unlessRefused<Result>(refusals: Set<string>, call: () => Result)
   }
 }
 
-async function runCase(item: CheckCase, dtype: FloatDType, device: Device, refusals: Set<string>): Promise<CheckRow[]> {
-  const random = new Random(SEED);
+/** The inputs of a case on a device. */
+export function placeInputs(
+  item: CheckCase,
+  dtype: FloatDType,
+  device: Device,
+  random: Random,
+): Readonly<Record<string, Tensor>> {
   const drawn = Object.entries(item.draw(random));
-  const tensors = Object.fromEntries(
+  return Object.fromEntries(
     drawn.map(([name, values]) => [name, upload(values, item.float32.includes(name) ? 'float32' : dtype, device)]),
   );
+}
+
+async function runCase(item: CheckCase, dtype: FloatDType, device: Device, refusals: Set<string>): Promise<CheckRow[]> {
+  const random = new Random(SEED);
+  const tensors = placeInputs(item, dtype, device, random);
   const run = unlessRefused(refusals, () => item.run(tensors));
   const gradients = run && unlessRefused(refusals, () => run.backward());
   const results = { ...run?.outputs, ...gradients };

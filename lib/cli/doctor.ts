@@ -1,16 +1,17 @@
-import { systemInfo, type SystemInfo } from '../index';
+import { systemInfo, type Device, type SystemInfo } from '../index';
 import { type Command } from './command';
+import { operationsOn, type DeviceOperations } from './operationsOn';
 import { parseOptions } from './options';
 
 const USAGE = `Usage: warpgrad doctor [--json]
 
-Says what this package sees of the machine, what it would use, and why.
+Says what this package sees of the machine, what it would use, and why, and which operations run there.
 
   --json    the same as JSON
 `;
 
 interface Choice {
-  readonly device: string;
+  readonly device: Device;
   readonly reason: string;
 }
 
@@ -22,7 +23,7 @@ function choose({ cpu, cuda }: SystemInfo): Choice {
   return { device: 'cpu', reason: `no usable GPU: ${cuda.reason ?? 'none was found'}; ${how}` };
 }
 
-function describe(info: SystemInfo, choice: Choice): string {
+function describe(info: SystemInfo, choice: Choice, { runs, refusals }: DeviceOperations): string {
   const { cpu, cuda } = info;
   const gpus = cuda.devices.map(
     (gpu) =>
@@ -38,6 +39,8 @@ function describe(info: SystemInfo, choice: Choice): string {
     ['GPU driver', cuda.driverVersion ? `CUDA ${cuda.driverVersion}` : 'none'],
     ...gpus.map((gpu): [string, string] => ['GPU', gpu]),
     ['would use', `${choice.device}: ${choice.reason}`],
+    ['runs there', runs.join(', ')],
+    ...refusals.map((reason): [string, string] => ['not there', reason]),
   ];
   return `${lines.map(([name, value]) => `${name.padEnd(14)}${value}`).join('\n')}\n`;
 }
@@ -48,7 +51,9 @@ export const command: Command = {
     const { json } = parseOptions(args, { json: { type: 'boolean', default: false } });
     const info = systemInfo();
     const choice = choose(info);
-    process.stdout.write(json ? `${JSON.stringify({ ...info, wouldUse: choice }, null, 2)}\n` : describe(info, choice));
-    return Promise.resolve(0);
+    const operations = await operationsOn(choice.device);
+    const report = { ...info, wouldUse: choice, operations };
+    process.stdout.write(json ? `${JSON.stringify(report, null, 2)}\n` : describe(info, choice, operations));
+    return 0;
   },
 };

@@ -1,7 +1,13 @@
 import { attentionFailures } from '../support/check';
 import { failuresOf } from '../support/compare';
 import { CUDA, describeCuda } from '../support/cuda';
-import { attentionCaseOf, bfloat16Tolerance, GOLDEN_ATTENTION_RESULTS, goldenNames, loadGolden } from '../support/golden';
+import {
+  attentionCaseOf,
+  bfloat16Tolerance,
+  GOLDEN_ATTENTION_RESULTS,
+  goldenNames,
+  loadGolden,
+} from '../support/golden';
 import { runAttention, type AttentionResults } from '../support/run';
 
 // Expected values in bfloat16: test/golden (float64), with the tolerances of its FORMAT.md. In float16, for which it has

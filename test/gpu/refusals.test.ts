@@ -1,4 +1,4 @@
-import { attentionForward, kdaForward, Stream, Tensor } from '../../lib';
+import { attentionBackward, attentionForward, kdaForward, Stream, Tensor } from '../../lib';
 import { CUDA, describeCuda } from '../support/cuda';
 import { expectError } from '../support/expectError';
 
@@ -30,6 +30,20 @@ describeCuda('refused on the GPU', () => {
   test('float32', () => {
     const q = make([1, 4, 2, 64], 'float32');
     expectError(() => attentionForward(q, q, q), 'ERR_WARPGRAD_UNSUPPORTED', /got float32, 64 for q and k, 64 for v$/);
+  });
+
+  test.each([
+    ['bfloat16', 250, 250],
+    ['bfloat16', 64, 36],
+    ['float32', 64, 64],
+  ] as const)('attentionBackward of %s, head dimensions %i and %i', (dtype, dim, valueDim) => {
+    const [q, v] = [make([1, 4, 2, dim], dtype), make([1, 4, 2, valueDim], dtype)];
+    expectError(
+      () => attentionBackward(v, q, q, v, v, make([1, 2, 4], 'float32')),
+      'ERR_WARPGRAD_UNSUPPORTED',
+      'attentionBackward: on cuda the dtype must be bfloat16 or float16 and the head dimensions multiples of 8 up to ' +
+        `256, got ${dtype}, ${dim} for q and k, ${valueDim} for v`,
+    );
   });
 
   test('flash-attention 1782: tensors on two devices', () => {

@@ -65,7 +65,11 @@ describe('doctor', () => {
       device: 'cpu',
       reason: 'no usable GPU: WARPGRAD_DISABLE_CUDA=1 hides GPUs; 1 thread, plain instructions',
     });
-    expect(warpgrad(['doctor'], env).stdout).toContain(`would use     cpu: ${report.wouldUse.reason}\n`);
+    const runs = ['attentionForward', 'attentionBackward', 'kdaForward', 'kdaBackward'];
+    expect(report.operations).toEqual({ runs, refusals: [] });
+    expect(warpgrad(['doctor'], env).stdout).toContain(
+      `would use     cpu: ${report.wouldUse.reason}\nruns there    ${runs.join(', ')}\n`,
+    );
   });
 });
 

@@ -11,7 +11,7 @@ const describeBuild = cuda.compiled ? describe : describe.skip;
 const title = cuda.compiled ? 'GPU kernels' : 'GPU kernels (skipped: this build has none)';
 
 /** Kernels that live on the tensor cores and the copy engine. */
-const MAIN_KERNELS = ['attention_fwd_kernel'];
+const MAIN_KERNELS = ['attention_fwd_kernel', 'attention_bwd_kernel'];
 
 const LOGS = path.join(ROOT, '.build/addon/CMakeFiles/warpgrad_cuda.dir/native/backends/cuda');
 

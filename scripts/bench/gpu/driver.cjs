@@ -13,7 +13,7 @@ const { Peer, PeerProcess } = require('./peer.cjs');
 const { decode, normalNumbers, writeNumbers } = require('./pool.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
-const { systemInfo } = require(path.join(ROOT, 'dist/index.js'));
+const { systemInfo, Tensor } = require(path.join(ROOT, 'dist/index.js'));
 /** @type {typeof import('../../../lib/cli/measure')} */
 const { summarize } = require(path.join(ROOT, 'dist/cli/measure.js'));
 /** @type {typeof import('../../../lib/cli/progress')} */
@@ -39,7 +39,7 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
  * @property {Record<string, string | number>} versions
  * @property {string} commit
  * @property {Row[]} rows
- * @property {Record<string, number>} geometricMeans of each peer's time over this package's
+ * @property {Record<string, { geometricMean: number, minimum: number }>} ratios of each other's time over this package's
  * @property {number} callOverheadMicroseconds median over the cases of what a call costs in JavaScript
  */
 
@@ -89,29 +89,35 @@ function difference(actual, expected) {
   return a.length === b.length ? Math.sqrt(errors / squares) : Infinity;
 }
 
-/** Throws unless this package and every peer give the right result. @param {Case} item @param {Own} own @param {Peer[]} peers */
-async function verify(item, own, peers) {
+/**
+ * Throws unless this package and every other implementation give the right results.
+ * @param {Case} item @param {Own} own @param {(Own | Peer)[]} others
+ */
+async function verify(item, own, others) {
   const refuse = (/** @type {string} */ who, /** @type {number} */ error) => {
     throw new Error(`${item.label}: the result of ${who} is off by ${error.toExponential(1)}, so nothing was measured`);
   };
   const error = await own.error();
   if (!(error <= ALLOWED_ERROR)) refuse('warpgrad', error);
-  const result = await own.result();
-  for (const peer of peers) {
-    const apart = difference(await peer.result(), result);
-    if (!(apart <= 2 * ALLOWED_ERROR)) refuse(`warpgrad beside ${peer.name}`, apart);
+  const results = await own.results();
+  for (const other of others) {
+    const compared = await other.results();
+    for (const [n, result] of results.entries()) {
+      const apart = difference(compared[n] ?? [], result);
+      if (!(apart <= 2 * ALLOWED_ERROR)) refuse(`warpgrad beside ${other.name}`, apart);
+    }
   }
 }
 
 /**
- * @param {Case} item @param {Own} own @param {Peer[]} peers @param {number} rounds @param {() => void} step
+ * @param {Case} item @param {Own} own @param {(Own | Peer)[]} others @param {number} rounds @param {() => void} step
  * @returns {Promise<{ rows: Row[], overhead: number }>}
  */
-async function measureCase(item, own, peers, rounds, step) {
+async function measureCase(item, own, others, rounds, step) {
   const sets = place(item);
   const present = [];
   await own.load(sets, item.options);
-  for (const peer of peers) if (await peer.load(sets, item.options)) present.push(peer);
+  for (const other of others) if (await other.load(sets, item.options)) present.push(other);
   await verify(item, own, present);
   const samples = [own, ...present].map((implementation) => ({ implementation, times: /** @type {number[]} */ ([]) }));
   for (let round = 0; round < rounds; round++) {
@@ -129,16 +135,20 @@ async function measureCase(item, own, peers, rounds, step) {
   return { rows, overhead: await own.overhead() };
 }
 
-/** @param {Row[]} rows @returns {Record<string, number>} */
-function geometricMeans(rows) {
+/** @param {Row[]} rows @returns {Report['ratios']} */
+function ratiosOf(rows) {
   /** @type {Record<string, number[]>} */
-  const logarithms = {};
+  const ratios = {};
   for (const row of rows) {
     const own = rows.find((other) => other.case === row.case && other.implementation === 'warpgrad');
-    if (own && own !== row) (logarithms[row.implementation] ??= []).push(Math.log(row.ms / own.ms));
+    if (own && own !== row) (ratios[row.implementation] ??= []).push(row.ms / own.ms);
   }
   const mean = (/** @type {number[]} */ values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  return Object.fromEntries(Object.entries(logarithms).map(([name, values]) => [name, Math.exp(mean(values))]));
+  const summaries = Object.entries(ratios).map(([name, values]) => [
+    name,
+    { geometricMean: Math.exp(mean(values.map(Math.log))), minimum: Math.min(...values) },
+  ]);
+  return Object.fromEntries(summaries);
 }
 
 /**
@@ -158,20 +168,22 @@ async function measure(name, { quick, peers: wanted, cases: chosen }) {
   let process;
   try {
     const numbers = normalNumbers(poolSize(cases), SEED);
-    const own = new Own(operation, `cuda:${gpu.index}`, numbers);
-    const peers = [];
+    const pool = Tensor.from(numbers, [numbers.length], { dtype: 'bfloat16', device: `cuda:${gpu.index}` });
+    const own = new Own(operation, pool);
+    /** @type {(Own | Peer)[]} */
+    const others = Object.keys(operation.variants).map((variant) => new Own(operation, pool, variant));
     let versions = {};
     if (wanted) {
       writeNumbers(path.join(folder, 'numbers'), numbers);
       const python = (process = new PeerProcess(operation.peers, path.join(folder, 'numbers')));
       const info = await python.ask('info');
       versions = info.versions;
-      for (const peer of info.implementations) peers.push(new Peer(python, peer, path.join(folder, 'result')));
+      for (const peer of info.implementations) others.push(new Peer(python, peer, path.join(folder, 'result')));
     }
     const [rows, overheads] = [/** @type {Row[]} */ ([]), /** @type {number[]} */ ([])];
     for (const item of cases) {
       progress.label(item.label);
-      const result = await measureCase(item, own, peers, quick ? QUICK_ROUNDS : ROUNDS, () => progress.step());
+      const result = await measureCase(item, own, others, quick ? QUICK_ROUNDS : ROUNDS, () => progress.step());
       rows.push(...result.rows);
       overheads.push(result.overhead);
     }
@@ -183,7 +195,7 @@ async function measure(name, { quick, peers: wanted, cases: chosen }) {
       versions: { warpgrad: version, node: nodeVersion, cuda: cuda.driverVersion ?? 'unknown', ...versions },
       commit: commit(),
       rows,
-      geometricMeans: geometricMeans(rows),
+      ratios: ratiosOf(rows),
       callOverheadMicroseconds: summarize(overheads).middle,
     };
   } finally {

@@ -4,9 +4,11 @@ const path = require('node:path');
 
 const ROOT = path.resolve(__dirname, '../../..');
 /** @type {typeof import('../../../lib/index')} */
-const { attentionForward } = require(path.join(ROOT, 'dist/index.js'));
+const { attentionBackward, attentionForward } = require(path.join(ROOT, 'dist/index.js'));
 /** @type {typeof import('../../../lib/reference/attention')} */
-const { attentionForwardReference } = require(path.join(ROOT, 'dist/reference/attention.js'));
+const { attentionBackwardReference, attentionForwardReference } = require(
+  path.join(ROOT, 'dist/reference/attention.js'),
+);
 
 /**
  * @typedef {import('../../../lib/index').Tensor} Tensor
@@ -23,10 +25,12 @@ const { attentionForwardReference } = require(path.join(ROOT, 'dist/reference/at
  * @property {string} peers the Python program with the other implementations
  * @property {RegExp} kernel the main kernel's name, for `--ncu`
  * @property {Case[]} cases
- * @property {(inputs: Record<string, Tensor>, options: Case['options']) => () => Tensor[]} prepare what is timed; the first
- * result is the one that is compared
- * @property {(inputs: Record<string, Tensor>, options: Case['options']) => Promise<Block>} reference a part of the first
- * result in float64
+ * @property {Record<string, Case['options']>} variants other ways of this package, by what their names add, and the options
+ * that they add
+ * @property {(inputs: Record<string, Tensor>, options: Case['options']) => () => Tensor[]} prepare what is timed; the results
+ * in bfloat16 are compared
+ * @property {(inputs: Record<string, Tensor>, options: Case['options']) => Promise<Block[]>} reference a part of the first
+ * results in float64
  *
  * @typedef {object} Block
  * @property {(result: Tensor) => Tensor} part
@@ -35,7 +39,7 @@ const { attentionForwardReference } = require(path.join(ROOT, 'dist/reference/at
 
 const TOKENS = 16384;
 const HIDDEN = 2048;
-const CHECKED_ROWS = 48;
+const CHECKED_ROWS = 24;
 
 /** @param {Tensor} tensor @returns {Promise<Float64Tensor>} */
 async function float64(tensor) {
@@ -58,34 +62,76 @@ function attentionCase(length, dim, causal, kvHeads) {
   };
 }
 
+const ATTENTION_CASES = [
+  ...[64, 128, 256].flatMap((dim) =>
+    [1024, 4096, 16384].flatMap((length) => [false, true].map((causal) => attentionCase(length, dim, causal))),
+  ),
+  attentionCase(4096, 128, true, 2),
+];
+
+/**
+ * The last rows of the last sequence, of the query heads that share the first kv head (or of that head): the mask of a causal
+ * band ends at the same corner, so that the last queries alone make what the last keys get.
+ * @param {Tensor} tensor @param {number} rows @param {number} kvHeads
+ */
+function lastRows(tensor, rows, kvHeads) {
+  const [batch, length, heads] = tensor.shape;
+  return tensor
+    .slice(0, batch - 1, batch)
+    .slice(1, length - rows, length)
+    .slice(2, 0, heads / kvHeads);
+}
+
+/** What the reference needs for the last queries, by name. @param {Record<string, Tensor>} inputs */
+async function lastQueries(inputs) {
+  const [, length, kvHeads] = inputs.k.shape;
+  const entries = Object.entries(inputs).map(async ([name, tensor]) => {
+    const rows = name === 'k' || name === 'v' ? length : CHECKED_ROWS;
+    return [name, await float64(lastRows(tensor, rows, kvHeads))];
+  });
+  return /** @type {Record<string, Float64Tensor>} */ (Object.fromEntries(await Promise.all(entries)));
+}
+
 /** @type {Record<string, Operation>} */
 const OPERATIONS = {
   'attention-forward': {
     peers: 'attention.py',
     kernel: /attention_fwd_kernel/,
-    cases: [
-      ...[64, 128, 256].flatMap((dim) =>
-        [1024, 4096, 16384].flatMap((length) => [false, true].map((causal) => attentionCase(length, dim, causal))),
-      ),
-      attentionCase(4096, 128, true, 2),
-    ],
+    cases: ATTENTION_CASES,
+    variants: {},
     prepare:
       ({ q, k, v }, options) =>
       () =>
         Object.values(attentionForward(q, k, v, options)),
-    async reference({ q, k, v }, options) {
-      // The last rows of the first head of the last sequence: the mask of a causal band ends at the same corner.
-      const [batch, length] = q.shape;
-      const last = (/** @type {Tensor} */ tensor, /** @type {number} */ rows) =>
-        tensor
-          .slice(0, batch - 1, batch)
-          .slice(1, length - rows, length)
-          .slice(2, 0, 1);
-      const [queries, keys, values] = await Promise.all(
-        [last(q, CHECKED_ROWS), last(k, length), last(v, length)].map(float64),
-      );
-      const { out } = attentionForwardReference(queries, keys, values, options);
-      return { part: (result) => last(result, CHECKED_ROWS), expected: out.data };
+    async reference(inputs, options) {
+      const { q, k, v } = await lastQueries(inputs);
+      const { out } = attentionForwardReference(q, k, v, options);
+      return [{ part: (result) => lastRows(result, CHECKED_ROWS, inputs.k.shape[2]), expected: out.data }];
+    },
+  },
+  'attention-backward': {
+    peers: 'attention_backward.py',
+    kernel: /attention_bwd_kernel/,
+    cases: ATTENTION_CASES.map(({ inputs, flops, ...item }) => ({
+      ...item,
+      inputs: { ...inputs, dOut: inputs.q },
+      flops: 2.5 * flops, // five products for two
+    })),
+    variants: { deterministic: { deterministic: true } },
+    prepare({ q, k, v, dOut }, options) {
+      const { out, lse } = attentionForward(q, k, v, { causal: options.causal });
+      return () => {
+        const { dq, dk, dv } = attentionBackward(dOut, q, k, v, out, lse, options);
+        return [dq, dk, dv];
+      };
+    },
+    async reference(inputs, options) {
+      const { q, k, v, dOut } = await lastQueries(inputs);
+      const { dq, dk, dv } = attentionBackwardReference(dOut, q, k, v, { causal: options.causal });
+      const part = (/** @type {Tensor} */ result) => lastRows(result, CHECKED_ROWS, inputs.k.shape[2]);
+      const last = (/** @type {Float64Tensor} */ { shape, data }) => data.subarray(-CHECKED_ROWS * shape[3]);
+      // Without a mask every query sees the last keys.
+      return [dq.data, ...(options.causal ? [last(dk), last(dv)] : [])].map((expected) => ({ part, expected }));
     },
   },
 };

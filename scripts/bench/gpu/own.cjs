@@ -4,7 +4,7 @@ const path = require('node:path');
 const { float64, ROOT } = require('./operations.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
-const { Stream, Tensor } = require(path.join(ROOT, 'dist/index.js'));
+const { Stream } = require(path.join(ROOT, 'dist/index.js'));
 /** @type {typeof import('../../../lib/cli/measure')} */
 const { summarize } = require(path.join(ROOT, 'dist/cli/measure.js'));
 
@@ -20,13 +20,14 @@ const WARM_UP = 3;
 const OVERHEAD_CALLS = 200;
 
 class Own {
-  name = 'warpgrad';
   /** @type {Operation} */
   #operation;
   /** @type {Device} */
   #device;
   /** @type {Tensor} */
   #pool;
+  /** @type {Case['options']} */
+  #added;
   /** @type {Record<string, Tensor>[]} one a set of inputs */
   #inputs = [];
   /** @type {(() => Tensor[])[]} */
@@ -34,16 +35,18 @@ class Own {
   /** @type {Case['options']} */
   #options = {};
 
-  /** @param {Operation} operation @param {Device} device @param {Uint16Array} numbers */
-  constructor(operation, device, numbers) {
+  /** @param {Operation} operation @param {Tensor} pool of all numbers @param {string} [variant] of the operation */
+  constructor(operation, pool, variant) {
+    this.name = variant === undefined ? 'warpgrad' : `warpgrad ${variant}`;
     this.#operation = operation;
-    this.#device = device;
-    this.#pool = Tensor.from(numbers, [numbers.length], { dtype: 'bfloat16', device });
+    this.#device = pool.device;
+    this.#pool = pool;
+    this.#added = variant === undefined ? {} : operation.variants[variant];
   }
 
   /** @param {Placement[]} sets @param {Case['options']} options */
   load(sets, options) {
-    this.#options = options;
+    this.#options = { ...options, ...this.#added };
     this.#inputs = sets.map((placement) =>
       Object.fromEntries(
         Object.entries(placement).map(([name, { offset, shape }]) => {
@@ -52,26 +55,32 @@ class Own {
         }),
       ),
     );
-    this.#calls = this.#inputs.map((inputs) => this.#operation.prepare(inputs, options));
+    this.#calls = this.#inputs.map((inputs) => this.#operation.prepare(inputs, this.#options));
     return Promise.resolve(true);
   }
 
-  /** Bits of the first result. */
-  async result() {
-    const [first, ...others] = this.#calls[0]();
-    const bits = await first.data();
-    for (const tensor of [first, ...others]) tensor.dispose();
-    return /** @type {Uint16Array} */ (bits);
+  /** Bits of the results in bfloat16. */
+  async results() {
+    const results = this.#calls[0]();
+    const compared = results.filter(({ dtype }) => dtype === 'bfloat16');
+    const bits = await Promise.all(compared.map((tensor) => tensor.data()));
+    for (const tensor of results) tensor.dispose();
+    return /** @type {Uint16Array[]} */ (bits);
   }
 
-  /** How far a part of the first result is from float64: norm of the error over norm. */
+  /** How far parts of the first results are from float64: norm of the error over norm, the largest. */
   async error() {
-    const { part, expected } = await this.#operation.reference(this.#inputs[0], this.#options);
+    const blocks = await this.#operation.reference(this.#inputs[0], this.#options);
     const results = this.#calls[0]();
-    const { data } = await float64(part(results[0]).contiguous());
+    const norm = (/** @type {Float64Array} */ values) =>
+      Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
+    const errors = blocks.map(async ({ part, expected }, n) => {
+      const { data } = await float64(part(results[n]).contiguous());
+      return norm(data.map((value, at) => value - expected[at])) / norm(expected);
+    });
+    const all = await Promise.all(errors);
     for (const tensor of results) tensor.dispose();
-    const norm = (/** @type {Float64Array} */ values) => Math.hypot(...values);
-    return norm(data.map((value, at) => value - expected[at])) / norm(expected);
+    return all.some(Number.isNaN) ? NaN : Math.max(...all);
   }
 
   /** @param {number} milliseconds of the burst @returns {Promise<number>} milliseconds of the median call */

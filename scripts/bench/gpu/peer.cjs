@@ -59,10 +59,16 @@ class Peer {
     return supported;
   }
 
-  async result() {
-    await this.#process.ask('result', { implementation: this.name, file: this.#scratch });
+  /** Bits of the results. */
+  async results() {
+    const { sizes } = await this.#process.ask('results', { implementation: this.name, file: this.#scratch });
     const bytes = fs.readFileSync(this.#scratch);
-    return new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.length / 2);
+    let at = bytes.byteOffset;
+    return /** @type {number[]} */ (sizes).map((size) => {
+      const bits = new Uint16Array(bytes.buffer, at, size);
+      at += bits.byteLength;
+      return bits;
+    });
   }
 
   /** @param {number} milliseconds @returns {Promise<number>} */

@@ -7,15 +7,17 @@ const { Own } = require('./own.cjs');
 const { normalNumbers } = require('./pool.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
-const { systemInfo } = require(path.join(ROOT, 'dist/index.js'));
+const { systemInfo, Tensor } = require(path.join(ROOT, 'dist/index.js'));
 
 async function main() {
   const operation = OPERATIONS[process.argv[2]];
   const item = operation.cases[Number(process.argv[3])];
   const gpu = systemInfo().cuda.devices.find(({ usable }) => usable);
-  const own = new Own(operation, `cuda:${gpu?.index ?? 0}`, normalNumbers(poolSize([item]), 1));
+  const numbers = normalNumbers(poolSize([item]), 1);
+  const pool = Tensor.from(numbers, [numbers.length], { dtype: 'bfloat16', device: `cuda:${gpu?.index ?? 0}` });
+  const own = new Own(operation, pool);
   await own.load(place(item), item.options);
-  for (let n = 0; n < 3; n++) await own.result();
+  for (let n = 0; n < 3; n++) await own.results();
 }
 
 void main();

@@ -28,12 +28,14 @@ function table({ rows }) {
 }
 
 /** @param {Report} report */
-function about({ operation, device, driver, date, versions, commit, geometricMeans, callOverheadMicroseconds }) {
+function about({ operation, device, driver, date, versions, commit, ratios, callOverheadMicroseconds }) {
   const named = Object.entries(versions).map(([name, version]) => `${name} ${version}`);
-  const means = Object.entries(geometricMeans).map(([peer, mean]) => `${peer} ${mean.toFixed(3)}`);
+  const others = Object.entries(ratios).map(
+    ([name, { geometricMean, minimum }]) => `${name} ${geometricMean.toFixed(3)} (${minimum.toFixed(3)})`,
+  );
   return (
     `${operation} in bfloat16 on ${device}, driver ${driver}; ${named.join(', ')}; commit ${commit}; ${date.slice(0, 10)}.\n` +
-    `Times over warpgrad's, geometric mean over the cases: ${means.join(', ') || 'no peers'}. ` +
+    `Times over warpgrad's, geometric mean over the cases and the least: ${others.join(', ') || 'no peers'}. ` +
     `A call takes ${callOverheadMicroseconds.toFixed(1)} µs in JavaScript.\n`
   );
 }

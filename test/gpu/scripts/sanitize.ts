@@ -1,4 +1,4 @@
-import { attentionForward, Tensor, type AttentionOptions, type DType } from '../../../lib';
+import { attentionBackward, attentionForward, Tensor, type AttentionBackwardOptions, type DType } from '../../../lib';
 
 // Every configuration of every kernel once, on small shapes, for compute-sanitizer to watch (scripts/gpu/sanitize.cjs).
 
@@ -10,16 +10,22 @@ function fill(shape: Shape, dtype: DType): Tensor {
   return Tensor.from(values, shape, { dtype, device: 'cuda' });
 }
 
-async function attend(q: Shape, k: Shape, valueDim: number, dtype: DType, options: AttentionOptions): Promise<void> {
-  using operands = disposable([fill(q, dtype), fill(k, dtype), fill([...k.slice(0, -1), valueDim], dtype)]);
-  const { out, lse } = attentionForward(...(operands.tensors as [Tensor, Tensor, Tensor]), options);
-  await Promise.all([out.data(), lse.data()]);
-  out.dispose();
-  lse.dispose();
-}
-
-function disposable(tensors: Tensor[]): { tensors: Tensor[] } & Disposable {
-  return { tensors, [Symbol.dispose]: () => tensors.forEach((tensor) => tensor.dispose()) };
+/** Forward and backward. */
+async function attend(
+  q: Shape,
+  k: Shape,
+  valueDim: number,
+  dtype: DType,
+  { deterministic, ...options }: AttentionBackwardOptions,
+): Promise<void> {
+  const withValues = (shape: Shape) => fill([...shape.slice(0, -1), valueDim], dtype);
+  const operands = [fill(q, dtype), fill(k, dtype), withValues(k)] as [Tensor, Tensor, Tensor];
+  const dOut = withValues(q);
+  const { out, lse } = attentionForward(...operands, options);
+  const gradients = attentionBackward(dOut, ...operands, out, lse, { ...options, deterministic });
+  const results = [out, lse, ...(Object.values(gradients) as Tensor[])];
+  await Promise.all(results.map((tensor) => tensor.data()));
+  for (const tensor of [...operands, dOut, ...results]) tensor.dispose();
 }
 
 async function attention(): Promise<void> {
@@ -41,7 +47,8 @@ async function attention(): Promise<void> {
     for (const [dim, valueDim] of dims) {
       for (const softcap of [0, 5]) {
         const shared = { softcap };
-        await attend([1, 150, 4, dim], [1, 210, 2, dim], valueDim, dtype, { ...shared, causal: true });
+        const dense = { ...shared, causal: true, deterministic: true };
+        await attend([1, 150, 4, dim], [1, 210, 2, dim], valueDim, dtype, dense);
         const packed = { ...shared, cuSeqlensQ, cuSeqlensK, window: [60, 9] as const, sink };
         await attend([210, 4, dim], [240, 4, dim], valueDim, dtype, packed);
         // Many keys a row, for which head dimension 64 has another tile.

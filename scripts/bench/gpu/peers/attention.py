@@ -39,11 +39,12 @@ def flash_attention_3(inputs, options):
     return call
 
 
+IMPLEMENTATIONS = {
+    "cuDNN": through(SDPBackend.CUDNN_ATTENTION),
+    "FlashAttention-2": through(SDPBackend.FLASH_ATTENTION),
+    **({"FlashAttention-3": flash_attention_3} if flash_attn_interface else {}),
+}
+VERSIONS = {"cudnn": torch.backends.cudnn.version()}
+
 if __name__ == "__main__":
-    implementations = {
-        "cuDNN": through(SDPBackend.CUDNN_ATTENTION),
-        "FlashAttention-2": through(SDPBackend.FLASH_ATTENTION),
-    }
-    if flash_attn_interface:
-        implementations["FlashAttention-3"] = flash_attention_3
-    serve(implementations, {"cudnn": torch.backends.cudnn.version()})
+    serve(IMPLEMENTATIONS, VERSIONS)

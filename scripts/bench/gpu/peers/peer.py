@@ -1,7 +1,7 @@
 """The Python side of the GPU benchmark: serves requests, one JSON object a line (../peer.cjs is the other side).
 
 An implementation is a function that takes the inputs by name and the options of a case and returns what is timed, a
-function without arguments whose first result is compared. It raises Unsupported for a case that it does not cover.
+function without arguments that returns the results, a tensor or a tuple of those that are compared. It raises Unsupported for a case that it does not cover.
 """
 
 import json
@@ -50,12 +50,13 @@ class Server:
         self.calls[implementation] = calls
         return {"supported": True}
 
-    def result(self, implementation, file):
-        first = self.calls[implementation][0]()
-        bits = first.contiguous().view(torch.int16).cpu().numpy()
+    def results(self, implementation, file):
+        results = self.calls[implementation][0]()
+        results = results if isinstance(results, tuple) else (results,)
         with open(file, "wb") as stream:
-            stream.write(bits.tobytes())
-        return {}
+            for result in results:
+                stream.write(result.contiguous().view(torch.int16).cpu().numpy().tobytes())
+        return {"sizes": [result.numel() for result in results]}
 
     def time(self, implementation, milliseconds):
         calls = self.calls[implementation]
