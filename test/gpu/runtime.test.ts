@@ -114,7 +114,7 @@ describeCuda('events', () => {
     const work = await second.elapsedSince(first);
     expect(work).toBeGreaterThan(0.5); // 20 · 69 GFLOP: not even the peak of the card does that in less than 1.4 ms
     expect(await third.elapsedSince(second)).toBeLessThan(work);
-    expect(await third.elapsedSince(first)).toBeGreaterThan(work);
+    expect(await third.elapsedSince(first)).toBeGreaterThanOrEqual(work);
     await expect(first.elapsedSince(new Stream().record())).rejects.toMatchObject({ code: 'ERR_OUT_OF_RANGE' });
   });
 });
