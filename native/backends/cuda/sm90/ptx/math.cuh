@@ -34,4 +34,18 @@ __device__ __forceinline__ uint32_t cvt_pair(float low, float high) {
   return pair;
 }
 
+// The sum of what cvt_pair has packed.
+template <DType kType>
+__device__ __forceinline__ float sum_pair(uint32_t pair) {
+  if constexpr (kType == DType::kBFloat16) {
+    return __uint_as_float(pair << 16) + __uint_as_float(pair & 0xffff0000);
+  } else {
+    float low, high;
+    asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}\n"
+        : "=f"(low), "=f"(high)
+        : "r"(pair));
+    return low + high;
+  }
+}
+
 }  // namespace warpgrad::cuda::sm90::ptx
