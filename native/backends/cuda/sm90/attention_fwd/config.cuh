@@ -19,14 +19,14 @@ struct AttentionFwdTile {
 constexpr AttentionFwdTile attention_fwd_tile(int qk_dim, int v_dim, bool map_scores) {
   if (qk_dim == 64 && v_dim == 64) return {112, 2, 3, false, true, true};
   if (qk_dim == 96 && v_dim == 96) return {144, 2, 2, true, true, true};
-  if (qk_dim == 128 && v_dim == 128) return {128, 2, 2, !map_scores, true, true};  // mapping needs the registers
+  if (qk_dim == 128 && v_dim == 128) return {128, 2, 2, !map_scores, true, false};  // mapping needs the registers
   if (qk_dim == 192 && v_dim == 128) return {128, 2, 2, false, false, true};
   if (qk_dim == 192 && v_dim == 192) return {112, 2, 2, false, false, true};
   return {80, 2, 2, false, false, true};  // 256
 }
 
 // Head dimension 64 with few keys a row: blocks of 128 rows leave fewer of them unused.
-constexpr AttentionFwdTile kAttentionFwdShortTile64 = {128, 2, 2, true, true, true};
+constexpr AttentionFwdTile kAttentionFwdShortTile64 = {128, 2, 2, true, true, false};
 
 template <DType kElementType, int kQkHeadDim, int kVHeadDim, bool kMapScores,
           AttentionFwdTile kTileChoice = attention_fwd_tile(kQkHeadDim, kVHeadDim, kMapScores)>

@@ -44,16 +44,19 @@ class AttentionFwdConsumer {
     issue_scores();
     pass_turn();
     ptx::wgmma_wait_group<0>();
-    finish_scores(uniform(work->n_first) == uniform(work->n_last));
-    first_softmax(*work);
+    softmax_.reset();
+    int n = uniform(work->n_last);
+    const bool last = n == uniform(work->n_first);
+    exponentiate_scores(*work, n, last, is_masked(*work, n));
     round_probabilities();
+    if (last) finish_single(*work);
 
+    --n;
     while (true) {
       // Two rounds: the masked tiles at the right edge and the full ones, then the masked ones at the left edge.
       const int n_first = uniform(work->n_first);
       const int n_full_first = uniform(work->n_full_first);
       const int n_full_last = uniform(work->n_full_last);
-      int n = uniform(work->n_last) - 1;
 #pragma unroll 1
       while (n >= n_first) {
 #pragma unroll 1
@@ -64,7 +67,8 @@ class AttentionFwdConsumer {
       const AttentionFwdWork* following = next_work();
       if (following == nullptr) break;
       change_tile(*work, *following);
-      release(&storage_.bar_work_empty[work - storage_.work]);
+      n = uniform(following->n_last) - 1;
+      release(&storage_.bar_work_empty[Slots::stage(num_tiles_ - 2)]);  // that of `work`
       work = following;
     }
 
@@ -74,8 +78,8 @@ class AttentionFwdConsumer {
     pass_turn();
     await_store_space();
     float factor[2];
-    finish_rows<Config>(params_, *work, rows_of(*work), softmax_, factor);
-    finish_output();
+    finish_rows(*work, factor);
+    finish_output(num_keys_ - 1);
     store(*work, factor);
     if constexpr (Config::kTile.out_through_smem) ptx::bulk_wait_group<0>();
   }
@@ -91,10 +95,8 @@ class AttentionFwdConsumer {
     issue_output();
     pass_turn();
     ptx::wgmma_wait_group<1>();
-    finish_scores(last);
-    softmax_.template step<kMasked>(accum_s_, work, rows_of(work), n);
-    ptx::pin_registers(accum_s_);
-    finish_output();
+    exponentiate_scores(work, n, last, kMasked);
+    finish_output(num_keys_ - 2);
     round_probabilities();
     rescale_output();
   }
@@ -110,27 +112,56 @@ class AttentionFwdConsumer {
     pass_turn();
     await_store_space();
     float factor[2];
-    finish_rows<Config>(params_, work, rows_of(work), softmax_, factor);
+    finish_rows(work, factor);
+    softmax_.reset();
     ptx::wgmma_wait_group<1>();
-    finish_scores(uniform(following.n_first) == uniform(following.n_last));
-    first_softmax(following);
-    ptx::pin_registers(accum_s_);
-    finish_output();
+    const int n = uniform(following.n_last);
+    const bool last = n == uniform(following.n_first);
+    exponentiate_scores(following, n, last, is_masked(following, n));
+    finish_output(num_keys_ - 2);
     store(work, factor);
     round_probabilities();
     has_output_ = 0;
+    if (last) finish_single(following);
+  }
+
+  // Writes lse, unless finish_single has.
+  __device__ __forceinline__ void finish_rows(const AttentionFwdWork& work, float (&factor)[2]) {
+    const ThreadRows rows = rows_of(work);
+    const RowTotals totals = row_totals<Config>(params_, rows, softmax_);
+    output_factors(totals, factor);
+    if (work.n_first < work.n_last) write_lse(params_, work, rows, totals);
+  }
+
+  // After the only key tile of `work`: where few keys share a row, the errors of rounding their probabilities show, and
+  // less of them is left when the output is divided by the sum of the rounded ones.
+  __device__ __forceinline__ void finish_single(const AttentionFwdWork& work) {
+    const ThreadRows rows = rows_of(work);
+    write_lse(params_, work, rows, row_totals<Config>(params_, rows, softmax_));
+    softmax_.sum_rounded(frag_p_);
+  }
+
+  __device__ __forceinline__ static bool is_masked(const AttentionFwdWork& work, int n) {
+    return n > uniform(work.n_full_last) || n < uniform(work.n_full_first);
+  }
+
+  // The scores of key tile n have arrived: gives K back and, with the tile's last scores, Q.
+  __device__ __forceinline__ void exponentiate_scores(const AttentionFwdWork& work, int n, bool last, bool masked) {
+    ptx::pin_registers(accum_s_);
+    release(&storage_.bar_k_empty[Stages::stage(num_keys_)]);
+    ++num_keys_;
+    if constexpr (!Config::kTile.query_in_registers) {
+      if (last) release(&storage_.bar_q_empty[warpgroup_idx_]);
+    }
+    if constexpr (Config::kMappedScores) softmax_.map(accum_s_);
+    if (masked) softmax_.mask(accum_s_, work, rows_of(work), n);
+    softmax_.step(accum_s_);
+    ptx::pin_registers(accum_s_);
   }
 
   // Tells ptxas that the warp agrees on the value: loop bounds from memory would make the ring counters, and with them
   // the descriptors of every product, per-thread values.
   __device__ __forceinline__ static int uniform(int value) { return __shfl_sync(~0u, value, 0); }
-
-  // The softmax of a tile's first scores; only here it is not known before whether they need a mask.
-  __device__ __forceinline__ void first_softmax(const AttentionFwdWork& work) {
-    const int n = uniform(work.n_last);
-    const bool masked = n > uniform(work.n_full_last) || n < uniform(work.n_full_first);
-    softmax_.first_step(accum_s_, work, rows_of(work), n, masked);
-  }
 
   // The tile after the current one, or null.
   __device__ __forceinline__ const AttentionFwdWork* next_work() {
@@ -166,10 +197,11 @@ class AttentionFwdConsumer {
     if constexpr (Config::kTile.query_in_registers) {
       using Tile = typename Config::QueryTile;
       const uint32_t tile_address = ptx::shared_address(storage_.smem_q[warpgroup_idx_].bytes);
-      const int row = threadIdx.x / kWarpThreads % 4 * 16 + lane_idx_ % 16;
+      const int thread_idx = ptx::read_thread_idx(), lane_idx = thread_idx % kWarpThreads;
+      const int row = thread_idx / kWarpThreads % 4 * 16 + lane_idx % 16;
 #pragma unroll
       for (int k = 0; k < Config::kQkDim / 16; ++k) {
-        ptx::ldmatrix_x4(Tile::chunk_address(tile_address, row, 2 * k + lane_idx_ / 16), frag_q_ + 4 * k);
+        ptx::ldmatrix_x4(Tile::chunk_address(tile_address, row, 2 * k + lane_idx / 16), frag_q_ + 4 * k);
       }
       __syncwarp();
       release(&storage_.bar_q_empty[warpgroup_idx_]);
@@ -180,7 +212,7 @@ class AttentionFwdConsumer {
     ptx::mbarrier_wait(&storage_.bar_k_full[Stages::stage(num_keys_)], Stages::parity(num_keys_));
   }
   __device__ __forceinline__ void wait_for_values() {
-    ptx::mbarrier_wait(&storage_.bar_v_full[Stages::stage(num_values_)], Stages::parity(num_values_));
+    ptx::mbarrier_wait(&storage_.bar_v_full[Stages::stage(num_keys_ - 1)], Stages::parity(num_keys_ - 1));
   }
 
   __device__ __forceinline__ void issue_scores() {
@@ -204,21 +236,11 @@ class AttentionFwdConsumer {
     }
     ptx::wgmma_commit_group();
   }
-  // After the wait for the scores: gives back K and, with the tile's last scores, Q.
-  __device__ __forceinline__ void finish_scores(bool last) {
-    ptx::pin_registers(accum_s_);
-    release(&storage_.bar_k_empty[Stages::stage(num_keys_)]);
-    ++num_keys_;
-    if constexpr (!Config::kTile.query_in_registers) {
-      if (last) release(&storage_.bar_q_empty[warpgroup_idx_]);
-    }
-  }
-
   __device__ __forceinline__ void issue_output() {
     using Tile = typename Config::ValueTile;
     using Product = ptx::Wgmma<Config::kType, Config::kVDim>;
     const uint64_t v_tile = Tile::inner_rows_descriptor(ptx::shared_address(storage_.smem_v[0].bytes)) +
-                            Stages::stage(num_values_) * Tile::kStageStep;
+                            Stages::stage(num_keys_ - 1) * Tile::kStageStep;
     ptx::pin_registers(frag_p_);
     ptx::pin_registers(accum_o_);
     ptx::wgmma_fence();
@@ -229,12 +251,11 @@ class AttentionFwdConsumer {
     ptx::wgmma_commit_group();
     has_output_ = 1;
   }
-  __device__ __forceinline__ void finish_output() {
+  __device__ __forceinline__ void finish_output(uint32_t count) {
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(accum_o_);
     ptx::pin_registers(frag_p_);
-    release(&storage_.bar_v_empty[Stages::stage(num_values_)]);
-    ++num_values_;
+    release(&storage_.bar_v_empty[Stages::stage(count)]);
   }
 
   // The accumulator's layout in pairs is that of the A operand.
@@ -254,7 +275,7 @@ class AttentionFwdConsumer {
   // Before smem_out is written again. Well before, so that nobody waits.
   __device__ __forceinline__ void await_store_space() {
     if constexpr (Config::kTile.out_through_smem) {
-      if (threadIdx.x % kWarpgroupThreads == 0) ptx::bulk_wait_group_read<0>();
+      if (ptx::read_thread_idx() % kWarpgroupThreads == 0) ptx::bulk_wait_group_read<0>();
       ptx::bar_sync(kBarrierWarpgroup + warpgroup_idx_, kWarpgroupThreads);
     }
   }
@@ -276,11 +297,11 @@ class AttentionFwdConsumer {
   float accum_o_[Config::kOutRegisters];
   uint32_t frag_p_[Config::kProbabilityRegisters];
   uint32_t frag_q_[Config::kTile.query_in_registers ? Config::kQueryRegisters : 1];
-  int has_output_ = 0;  // 0: the tile's first P V overwrites accum_o_
 
   OnlineSoftmax<Config> softmax_;
-  uint32_t num_keys_ = 0, num_values_ = 0;  // key and value tiles that are done with
-  uint32_t num_tiles_ = 0;                  // tiles begun
+  int has_output_ = 0;      // 0: the tile's first P V overwrites accum_o_
+  uint32_t num_keys_ = 0;   // key tiles that are done with; value tiles are one behind
+  uint32_t num_tiles_ = 0;  // tiles begun
 };
 
 }  // namespace warpgrad::cuda::sm90

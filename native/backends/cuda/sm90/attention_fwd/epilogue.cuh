@@ -11,32 +11,51 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// Writes lse; returns in `factor` what turns the accumulators into the output.
+// The denominators of a thread's two rows: `total` times e^`reference`, with the sink, while the accumulated
+// exponentials weigh `weight`.
+struct RowTotals {
+  float reference[2], weight[2], total[2];
+};
+
 template <class Config>
-__device__ __forceinline__ void finish_rows(const AttentionFwdKernelParams& params, const AttentionFwdWork& work,
-                                            const ThreadRows& rows, const OnlineSoftmax<Config>& softmax,
-                                            float (&factor)[2]) {
+__device__ __forceinline__ RowTotals row_totals(const AttentionFwdKernelParams& params, const ThreadRows& rows,
+                                                const OnlineSoftmax<Config>& softmax) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  float sink[2] = {kMinusInfinity, kMinusInfinity};
+  if (params.sink != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) sink[i] = params.sink[min(rows.head[i], params.num_heads - 1)];
+  }
+  RowTotals result;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float sum = softmax.row_sum(i);
     const float max = softmax.row_max[i] * params.log_scale;
-    float lse;
-    if (params.sink != nullptr) {
-      constexpr float kLog2E = 1.44269504088896340736f;
-      const float sink = params.sink[min(rows.head[i], params.num_heads - 1)];
-      const float top = fmaxf(max, sink);
-      const float finite = top == kMinusInfinity ? 0 : top;
-      const float weight = ptx::ex2_approx((max - finite) * kLog2E);  // 0 for a row without keys
-      const float total = sum * weight + ptx::ex2_approx((sink - finite) * kLog2E);
-      lse = finite + __logf(total);
-      factor[i] = total == 0 ? 0 : weight * ptx::rcp_approx(total);
-    } else {
-      lse = sum == 0 ? kMinusInfinity : max + __logf(sum);
-      factor[i] = sum == 0 ? 0 : ptx::rcp_approx(sum);
+    const float top = fmaxf(max, sink[i]);
+    result.reference[i] = top == kMinusInfinity ? 0 : top;
+    result.weight[i] = ptx::ex2_approx((max - result.reference[i]) * kLog2E);  // 1 without a sink, 0 without keys
+    const float sink_weight = ptx::ex2_approx((sink[i] - result.reference[i]) * kLog2E);
+    result.total[i] = fmaf(softmax.row_sum(i), result.weight[i], sink_weight);
+  }
+  return result;
+}
+
+__device__ __forceinline__ void write_lse(const AttentionFwdKernelParams& params, const AttentionFwdWork& work,
+                                          const ThreadRows& rows, const RowTotals& totals) {
+  const int thread_idx = ptx::read_thread_idx();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (thread_idx % 4 == 0 && rows.query[i] < work.q_len) {
+      params.lse[work.lse_start + rows.head[i] * params.lse_head_stride + rows.query[i]] =
+          totals.reference[i] + __logf(totals.total[i]);
     }
-    if (threadIdx.x % 4 == 0 && rows.query[i] < work.q_len) {
-      params.lse[work.lse_start + rows.head[i] * params.lse_head_stride + rows.query[i]] = lse;
-    }
+  }
+}
+
+// What turns the accumulators into the output.
+__device__ __forceinline__ void output_factors(const RowTotals& totals, float (&factor)[2]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    factor[i] = totals.total[i] == 0 ? 0 : totals.weight[i] * ptx::rcp_approx(totals.total[i]);
   }
 }
 
@@ -45,7 +64,8 @@ template <class Config>
 __device__ __forceinline__ void copy_rows_from_smem(const AttentionFwdKernelParams& params,
                                                     const AttentionFwdWork& work, int warpgroup_idx,
                                                     uint32_t tile_address) {
-  const int row = threadIdx.x % kWarpgroupThreads / 2;
+  const int thread_idx = ptx::read_thread_idx();
+  const int row = thread_idx % kWarpgroupThreads / 2;
   const int row_query = row * params.pack_reciprocal >> 16;
   const int query = work.q_first + warpgroup_idx * params.warpgroup_queries + row_query;
   if (row_query >= params.warpgroup_queries || query >= work.q_len) return;
@@ -53,7 +73,7 @@ __device__ __forceinline__ void copy_rows_from_smem(const AttentionFwdKernelPara
   uint16_t* gmem_out =
       static_cast<uint16_t*>(params.out) + ((work.out_row + query) * params.num_heads + head) * params.v_dim;
 #pragma unroll 1
-  for (int chunk = threadIdx.x % 2; 8 * chunk < params.v_dim; chunk += 2) {
+  for (int chunk = thread_idx % 2; 8 * chunk < params.v_dim; chunk += 2) {
     *reinterpret_cast<uint4*>(gmem_out + 8 * chunk) =
         ptx::ld_shared_v4(Config::OutTile::chunk_address(tile_address, row, chunk));
   }
@@ -66,12 +86,13 @@ __device__ __forceinline__ void store_through_smem(AttentionFwdStorage<Config>& 
                                                    const AttentionFwdKernelParams& params, const AttentionFwdWork& work,
                                                    int warpgroup_idx, const float (&accum_o)[Config::kOutRegisters],
                                                    const float (&factor)[2]) {
+  const int thread_idx = ptx::read_thread_idx();
   using Tile = typename Config::OutTile;
-  const bool issuer = threadIdx.x % kWarpgroupThreads == 0;
+  const bool issuer = thread_idx % kWarpgroupThreads == 0;
   uint8_t* smem_out = storage.smem_out.tiles[warpgroup_idx].bytes;
   const uint32_t tile_address = ptx::shared_address(smem_out);
-  const int lane_idx = threadIdx.x % kWarpThreads;
-  const int row = threadIdx.x / kWarpThreads % 4 * 16 + lane_idx % 16;
+  const int lane_idx = thread_idx % kWarpThreads;
+  const int row = thread_idx / kWarpThreads % 4 * 16 + lane_idx % 16;
 #pragma unroll
   for (int chunk = 0; chunk < Config::kVDim / 8; chunk += 2) {
     const float* o = accum_o + 4 * chunk;
@@ -97,46 +118,29 @@ __device__ __forceinline__ void store_through_smem(AttentionFwdStorage<Config>& 
   }
 }
 
-// Transposes 4 x 4 words over a quad: lane t ends with word t of each lane.
-__device__ __forceinline__ void quad_transpose(uint32_t (&word)[4]) {
-#pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2) {
-    const bool upper = threadIdx.x & distance;
-#pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      const int low = distance == 1 ? 2 * pair : pair;
-      const int high = low + distance;
-      const uint32_t received = __shfl_xor_sync(~0u, upper ? word[low] : word[high], distance);
-      word[low] = upper ? received : word[low];
-      word[high] = upper ? word[high] : received;
-    }
-  }
-}
-
-// Out straight from registers, where shared memory has no room for it: a quad exchanges its words so that each thread
-// holds 8 neighbouring columns.
+// Out straight from registers, where shared memory has no room for it. Of two neighbouring groups of 8 columns, whose
+// rows lie over a quad, a thread takes half of one group, so that a quad writes 32 bytes in a row.
 template <class Config>
 __device__ __forceinline__ void store_directly(const AttentionFwdKernelParams& params, const AttentionFwdWork& work,
                                                const ThreadRows& rows, const float (&accum_o)[Config::kOutRegisters],
                                                const float (&factor)[2]) {
-  const int quad_lane = threadIdx.x % 4;
+  const int thread_idx = ptx::read_thread_idx();
+  const bool odd = thread_idx & 1;
+  const int first_column = 8 * (thread_idx & 1) + 4 * (thread_idx >> 1 & 1);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     uint16_t* gmem_out = static_cast<uint16_t*>(params.out) +
-                         ((work.out_row + rows.query[i]) * params.num_heads + rows.head[i]) * params.v_dim;
+                         ((work.out_row + rows.query[i]) * params.num_heads + rows.head[i]) * params.v_dim +
+                         first_column;
     const bool stored = rows.query[i] < work.q_len;
 #pragma unroll
-    for (int group = 0; group < Config::kVDim / 32; ++group) {
-      uint32_t word[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float* o = accum_o + 4 * (4 * group + j) + 2 * i;
-        word[j] = ptx::cvt_pair<Config::kType>(o[0] * factor[i], o[1] * factor[i]);
-      }
-      quad_transpose(word);
-      const int column = 8 * (4 * group + quad_lane);
-      if (stored && column < params.v_dim) {
-        *reinterpret_cast<uint4*>(gmem_out + column) = make_uint4(word[0], word[1], word[2], word[3]);
+    for (int column = 0; column < Config::kVDim; column += 16) {
+      const float* o = accum_o + column / 2 + 2 * i;
+      const uint32_t left = ptx::cvt_pair<Config::kType>(o[0] * factor[i], o[1] * factor[i]);
+      const uint32_t right = ptx::cvt_pair<Config::kType>(o[4] * factor[i], o[5] * factor[i]);
+      const uint32_t received = __shfl_xor_sync(~0u, odd ? left : right, 1);
+      if (stored && column + first_column < params.v_dim) {
+        *reinterpret_cast<uint2*>(gmem_out + column) = odd ? make_uint2(received, right) : make_uint2(left, received);
       }
     }
   }

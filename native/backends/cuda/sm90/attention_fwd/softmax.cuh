@@ -8,6 +8,7 @@
 
 #include "backends/cuda/sm90/attention_fwd/schedule.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
+#include "backends/cuda/sm90/ptx/sync.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -43,11 +44,12 @@ struct ThreadRows {
 
 __device__ __forceinline__ ThreadRows thread_rows(const AttentionFwdKernelParams& params, const AttentionFwdWork& work,
                                                   int warpgroup_idx) {
-  const int warp_idx = threadIdx.x / kWarpThreads % 4;
+  const int thread_idx = ptx::read_thread_idx();
+  const int warp_idx = thread_idx / kWarpThreads % 4;
   ThreadRows rows;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int row = warp_idx * 16 + threadIdx.x % kWarpThreads / 4 + 8 * i;
+    const int row = warp_idx * 16 + thread_idx % kWarpThreads / 4 + 8 * i;
     const int query = row * params.pack_reciprocal >> 16;
     rows.head[i] = work.head_first + row - query * params.pack;
     rows.query[i] =
@@ -68,61 +70,51 @@ class OnlineSoftmax {
 
   __device__ __forceinline__ explicit OnlineSoftmax(const Params& params) : params_(params) {}
 
-  __device__ __forceinline__ float row_sum(int row) const { return quad_sum(sums_[2 * row] + sums_[2 * row + 1]); }
+  __device__ __forceinline__ float row_sum(int row) const { return quad_sum(sums_[row]); }
 
-  // Turns the scores of the tile's first key tile into exponentials relative to their maximum.
-  __device__ __forceinline__ void first_step(float (&scores)[kElements], const AttentionFwdWork& work,
-                                             const ThreadRows& rows, int n, bool masked) {
-    if constexpr (Config::kMappedScores) map_scores(scores);
-    if (masked) mask_scores(scores, work, rows, n);
-    find_max<true>(scores, row_max);
-    sums_[0] = sums_[1] = sums_[2] = sums_[3] = 0;
-    exponentials<true>(scores);
+  // Before the first key tile of every tile.
+  __device__ __forceinline__ void reset() {
+    row_max[0] = row_max[1] = kMinusInfinity;
+    offset_[0] = offset_[1] = 0;
+    sums_[0] = sums_[1] = 0;
   }
 
-  // The same for a later key tile, relative to the running maximum.
-  template <bool kMasked>
-  __device__ __forceinline__ void step(float (&scores)[kElements], const AttentionFwdWork& work, const ThreadRows& rows,
-                                       int n) {
-    if constexpr (Config::kMappedScores) map_scores(scores);
-    if constexpr (kMasked) mask_scores(scores, work, rows, n);
+  // Turns the scores of a key tile into exponentials relative to the running maximum.
+  __device__ __forceinline__ void step(float (&scores)[kElements]) {
     float tile_max[2];
-    find_max<false>(scores, tile_max);
+    find_max(scores, tile_max);
     grew = __any_sync(~0u, tile_max[0] > row_max[0] || tile_max[1] > row_max[1]);
     if (grew) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         const float next = fmaxf(tile_max[row], row_max[row]);
-        // A row that has seen no key yet: exp2(-inf - 0) = 0 instead of exp2(-inf + inf).
-        const float finite = kMasked && next == kMinusInfinity ? 0 : next;
+        // A row that has seen no key yet: exponents -inf - 0 instead of -inf + inf.
+        const float finite = next == kMinusInfinity ? 0 : next;
         correction[row] = ptx::ex2_approx((row_max[row] - finite) * params_.exp2_scale);
         row_max[row] = next;
-        sums_[2 * row] *= correction[row];
-        sums_[2 * row + 1] *= correction[row];
+        offset_[row] = finite * params_.exp2_scale;
+        sums_[row] *= correction[row];
       }
-    }
-    exponentials<kMasked>(scores);
-  }
-
- private:
-  // kMasked: a row may have seen no key.
-  template <bool kMasked>
-  __device__ __forceinline__ void exponentials(float (&scores)[kElements]) {
-    float offset[2];
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const float finite = kMasked && row_max[row] == kMinusInfinity ? 0 : row_max[row];
-      offset[row] = finite * params_.exp2_scale;
     }
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      scores[i] = ptx::ex2_approx(fmaf(scores[i], params_.exp2_scale, -offset[row_of(i)]));
-      sums_[i & 3] += scores[i];
+      scores[i] = ptx::ex2_approx(fmaf(scores[i], params_.exp2_scale, -offset_[row_of(i)]));
+      sums_[row_of(i)] += scores[i];
+    }
+  }
+
+  // Makes the sums those of the rounded probabilities.
+  __device__ __forceinline__ void sum_rounded(const uint32_t (&frag_p)[Config::kProbabilityRegisters]) {
+    sums_[0] = sums_[1] = 0;
+#pragma unroll
+    for (int i = 0; i < Config::kProbabilityRegisters; ++i) {
+      const float2 pair = ptx::widen_pair<Config::kType>(frag_p[i]);
+      sums_[row_of(2 * i)] += pair.x + pair.y;
     }
   }
 
   // Softcap: tanh by its exponential, whose absolute error is that of float32 (tanh.approx has 5e-4).
-  __device__ __forceinline__ void map_scores(float (&scores)[kElements]) const {
+  __device__ __forceinline__ void map(float (&scores)[kElements]) const {
     if (params_.map_scale == 0) {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) scores[i] = -scores[i];
@@ -135,27 +127,41 @@ class OnlineSoftmax {
     }
   }
 
-  __device__ __forceinline__ static void mask_scores(float (&scores)[kElements], const AttentionFwdWork& work,
-                                                     const ThreadRows& rows, int n) {
-    const int first_column = n * Config::kBlockN + 2 * (threadIdx.x & 3);
-    int low[2], high[2];
+  // A bit an element instead of two comparisons: ptxas moves seven bits at a time to predicates.
+  __device__ __forceinline__ static void mask(float (&scores)[kElements], const AttentionFwdWork& work,
+                                              const ThreadRows& rows, int n) {
+    const int first_column = n * Config::kBlockN + 2 * (ptx::read_thread_idx() & 3);
+    constexpr int kWords = (kElements / 2 + 31) / 32;
+    uint32_t visible[2][kWords];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      low[row] = rows.query[row] + work.key_shift_low - first_column;
-      high[row] = min(rows.query[row] + work.key_shift_high, work.k_len - 1) - first_column;
+      const int low = rows.query[row] + work.key_shift_low - first_column;
+      const int high = min(rows.query[row] + work.key_shift_high, work.k_len - 1) - first_column;
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) {
+        const int begin = 128 * word;
+        visible[row][word] = elements_up_to(high - begin) & ~elements_up_to(low - 1 - begin);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      if (column_of(i) < low[row_of(i)] || column_of(i) > high[row_of(i)]) scores[i] = kMinusInfinity;
+      const int place = i / 4 * 2 + (i & 1);
+      if (!(visible[row_of(i)][place / 32] >> place % 32 & 1)) scores[i] = kMinusInfinity;
     }
+  }
+
+ private:
+  // A bit for each of 32 elements of a row, in the order of their columns: set where the column, counted from the first
+  // element's, is at most `column`.
+  __device__ __forceinline__ static uint32_t elements_up_to(int column) {
+    const int last = max(column, -1);
+    return __funnelshift_lc(0, 1, 2 * (last >> 3) + min(last & 7, 1) + 1) - 1;
   }
 
   // Integer maxima take three operands an instruction. Their order is that of floats unless both are negative; the
   // running maximum takes part, so a warp falls back only while a row of it has seen nothing but negative scores.
-  template <bool kFirst>
   __device__ __forceinline__ void find_max(const float (&scores)[kElements], float (&tile_max)[2]) const {
-    const int start[2] = {__float_as_int(kFirst ? kMinusInfinity : row_max[0]),
-                          __float_as_int(kFirst ? kMinusInfinity : row_max[1])};
+    const int start[2] = {__float_as_int(row_max[0]), __float_as_int(row_max[1])};
     int best[4] = {start[0], start[0], start[1], start[1]};
 #pragma unroll
     for (int i = 0; i < kElements; i += 8) {
@@ -177,7 +183,8 @@ class OnlineSoftmax {
   }
 
   const Params& params_;
-  float sums_[4];  // two a row, of this thread's columns
+  float offset_[2];  // row_max * exp2_scale, 0 while a row has seen no key
+  float sums_[2];    // of this thread's columns
 };
 
 }  // namespace warpgrad::cuda::sm90

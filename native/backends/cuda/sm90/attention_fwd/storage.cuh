@@ -7,7 +7,8 @@
 
 namespace warpgrad::cuda::sm90 {
 
-constexpr int kWorkSlots = 4;  // a tile is stored, one is at its last product, one begins; a power of two
+// A consumer holds one tile while it begins the next; the loads of short tiles run further ahead.
+constexpr int kWorkSlots = 4;
 
 template <int kBytes>
 struct alignas(kSwizzleAtomBytes) TileStorage {

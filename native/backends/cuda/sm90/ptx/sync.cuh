@@ -4,6 +4,13 @@
 
 namespace warpgrad::cuda::sm90::ptx {
 
+// threadIdx.x, read anew: what is derived from it is not kept in registers through loops that don't use it.
+__device__ __forceinline__ int read_thread_idx() {
+  int thread_idx;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread_idx));
+  return thread_idx;
+}
+
 // Named barriers:
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar
 __device__ __forceinline__ void bar_sync(int id, int threads) {
