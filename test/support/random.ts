@@ -1,4 +1,4 @@
-import { float64, type Float64Tensor } from '../../lib/reference/float64';
+import type { Float64Tensor } from '../../lib/reference/float64';
 
 declare const warpgradTestSeed: number; // jest.config.cjs
 
@@ -46,7 +46,9 @@ export class Random {
 
   tensor(shape: readonly number[], draw: () => number = () => this.normal()): Float64Tensor {
     const size = shape.reduce((product, extent) => product * extent, 1);
-    return float64(Array.from({ length: size }, draw), shape);
+    const data = new Float64Array(size);
+    for (let at = 0; at < size; at++) data[at] = draw();
+    return { shape: [...shape], data };
   }
 
   /** Rows of the last dimension of Euclidean norm between `low` and `high`. */

@@ -20,7 +20,7 @@ import type { KdaCase } from './kdaCases';
 /** A tensor of the library; 16-bit bits are made here, so that no test of an operation leans on its conversions. */
 export function toTensor(source: Float64Tensor, dtype: Operand, device: Device = 'cpu'): Tensor {
   if (dtype === 'float32') return Tensor.from(Float32Array.from(source.data), source.shape, { device });
-  const bits = Uint16Array.from(source.data, (value) => encode16(value, dtype));
+  const bits = converted(source.data, new Uint16Array(source.data.length), (value) => encode16(value, dtype));
   return Tensor.from(bits, source.shape, { dtype, device });
 }
 
@@ -28,7 +28,17 @@ export async function fromTensor(tensor: Tensor): Promise<Float64Tensor> {
   const { dtype } = tensor;
   const data = await tensor.data();
   const decode = dtype === 'float16' || dtype === 'bfloat16' ? (bits: number) => decode16(bits, dtype) : Number;
-  return { shape: [...tensor.shape], data: Float64Array.from(data, decode) };
+  return { shape: [...tensor.shape], data: converted(data, new Float64Array(data.length), decode) };
+}
+
+/** Some times as fast as `from` with a function. */
+function converted<Target extends Uint16Array | Float64Array>(
+  source: ArrayLike<number>,
+  target: Target,
+  convert: (value: number) => number,
+): Target {
+  for (let at = 0; at < source.length; at++) target[at] = convert(source[at]);
+  return target;
 }
 
 /** Reads all results and disposes of them. */
