@@ -12,7 +12,6 @@ namespace warpgrad::cuda::sm90 {
 namespace {
 
 constexpr char kOperation[] = "attentionBackward";
-constexpr int64_t kUnboundedWindow = int64_t{1} << 30;  // beyond any key, and safe to add in 32 bits
 constexpr double kLog2E = 1.44269504088896340736;
 
 // One block a head adds up the parts of its sink's gradient, always in the same order.
@@ -36,10 +35,6 @@ void clear(const TensorView& view, int64_t first_row, cudaStream_t stream) {
   if (first_row == rows) return;
   check_cuda(cudaMemsetAsync(view.as<char>() + first_row * row_bytes, 0, (rows - first_row) * row_bytes, stream),
              kOperation, "cudaMemsetAsync");
-}
-
-int32_t window_bound(int64_t window) {
-  return static_cast<int32_t>(std::min(window, kUnboundedWindow));
 }
 
 class Launcher {
@@ -175,10 +170,7 @@ void launch_attention_bwd(const ops::AttentionBackwardParams& params, const Atte
     clear(params.dk, params.options.cu_seqlens_k.back(), stream);
     clear(params.dv, params.options.cu_seqlens_k.back(), stream);
   }
-  int device = 0, multiprocessors = 0;
-  check_cuda(cudaGetDevice(&device), kOperation, "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), kOperation,
-             "cudaDeviceGetAttribute");
+  const int multiprocessors = multiprocessor_count(kOperation);
   const Launcher launcher(params, plan, header, workspace);
   check_cuda(plan.kernel->run(launcher.launch(multiprocessors), stream), kOperation, "launch");
   if (params.sink) {

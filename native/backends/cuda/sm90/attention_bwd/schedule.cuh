@@ -25,6 +25,10 @@ struct AttentionBwdWork {
   int32_t head_step;                      // from past a head's last row block to the next head's first
 };
 
+__device__ __forceinline__ void set_no_work(AttentionBwdWork& work) {
+  work.n = -1;
+}
+
 // The row blocks that see a key of the block at `first_key`, and those of them that see all of it.
 template <int kBlockM, int kBlockN>
 __device__ __forceinline__ void find_row_blocks(AttentionBwdWork& work, int first_key) {

@@ -15,7 +15,6 @@ namespace warpgrad::cuda::sm90 {
 namespace {
 
 constexpr char kOperation[] = "attentionForward";
-constexpr int64_t kUnboundedWindow = int64_t{1} << 30;  // beyond any key, and safe to add in 32 bits
 constexpr double kLog2E = 1.44269504088896340736;
 
 void check_readable(const char* name, const TensorView& view) {
@@ -50,10 +49,6 @@ void set_score_scales(const ops::AttentionOptions& options, AttentionFwdKernelPa
     params.log_scale = static_cast<float>(factor);
     params.exp2_scale = static_cast<float>(factor * kLog2E);
   }
-}
-
-int32_t window_bound(int64_t window) {
-  return static_cast<int32_t>(std::min(window, kUnboundedWindow));
 }
 
 AttentionFwdKernelParams kernel_params(const ops::AttentionForwardParams& params, const AttentionFwdPlan& plan,
@@ -135,10 +130,7 @@ void launch_attention_fwd(const ops::AttentionForwardParams& params, const Atten
     check_readable("k", params.k);
     check_readable("v", params.v);
   }
-  int device = 0, multiprocessors = 0;
-  check_cuda(cudaGetDevice(&device), kOperation, "cudaGetDevice");
-  check_cuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), kOperation,
-             "cudaDeviceGetAttribute");
+  const int multiprocessors = multiprocessor_count(kOperation);
   check_cuda(
       plan.kernel->run(kernel_params(params, plan, maps, workspace), std::min(plan.num_tiles, multiprocessors), stream),
       kOperation, "launch");

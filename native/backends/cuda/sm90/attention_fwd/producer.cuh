@@ -5,67 +5,14 @@
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/mbarrier.cuh"
 #include "backends/cuda/sm90/tile/ring.cuh"
+#include "backends/cuda/sm90/tile/tile_planner.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
 constexpr int kClaimLead = 3;  // key tiles to load after the next tile has been asked for: about the time that it takes
 
-// A warp that claims tiles and says what they are, shortly before their loads.
 template <class Config>
-class AttentionFwdPlanner {
- public:
-  using Params = AttentionFwdKernelParams;
-  using Storage = AttentionFwdStorage<Config>;
-  using Slots = Ring<kWorkSlots>;
-
-  __device__ __forceinline__ AttentionFwdPlanner(Storage& storage, const Params& params)
-      : storage_(storage), params_(params), lane_idx_(threadIdx.x % kWarpThreads) {}
-
-  __device__ __forceinline__ void run() {
-    for (uint32_t count = 0;; ++count) {
-      const uint32_t slot = Slots::stage(count);
-      // Not before the producer asks: a tile claimed early is one that no idle block can take.
-      if (count > 0) ptx::mbarrier_wait(&storage_.bar_claim, (count - 1) & 1);
-      ptx::mbarrier_wait(&storage_.bar_work_empty[slot], Slots::parity(count) ^ 1);
-      const int tile = count == 0 ? static_cast<int>(blockIdx.x) : claim_tile();
-      const bool done = tile >= params_.num_tiles;
-      if (done) {
-        if (lane_idx_ == 0) storage_.work[slot].n_last = -1;
-      } else {
-        plan(tile, storage_.work[slot]);
-      }
-      if (lane_idx_ == 0) ptx::mbarrier_arrive(&storage_.bar_work_full[slot]);
-      if (done) break;
-    }
-    if (lane_idx_ == 0) finish();
-  }
-
- private:
-  __device__ __forceinline__ void plan(int tile, AttentionFwdWork& work) {
-    const int sequence =
-        params_.sequences == nullptr ? 0 : find_sequence(params_.sequences, params_.num_sequences, tile, lane_idx_);
-    if (lane_idx_ != 0) return;
-    plan_tile<Config>(params_, params_.sequences == nullptr ? params_.dense : params_.sequences[sequence], tile, work);
-  }
-
-  __device__ __forceinline__ int claim_tile() {
-    const int claimed = lane_idx_ == 0 ? static_cast<int>(gridDim.x) + atomicAdd(&params_.counters[0], 1) : 0;
-    return __shfl_sync(~0u, claimed, 0);
-  }
-
-  // The last block leaves the counters as it found them.
-  __device__ __forceinline__ void finish() {
-    __threadfence();
-    if (atomicAdd(&params_.counters[1], 1) == static_cast<int>(gridDim.x) - 1) {
-      params_.counters[0] = 0;
-      params_.counters[1] = 0;
-    }
-  }
-
-  Storage& storage_;
-  const Params& params_;
-  const int lane_idx_;
-};
+using AttentionFwdPlanner = TilePlanner<Config, AttentionFwdStorage<Config>, AttentionFwdKernelParams, kWorkSlots>;
 
 // A thread that keeps Q and the rings of K and V full.
 template <class Config>
@@ -132,7 +79,7 @@ class AttentionFwdProducer {
   }
 
   template <class Tile>
-  __device__ __forceinline__ void load_tile(uint32_t& count, TileStorage<Tile::kBytes>* tiles, uint64_t* bar_full,
+  __device__ __forceinline__ void load_tile(uint32_t& count, SmemTile<Tile>* tiles, uint64_t* bar_full,
                                             uint64_t* bar_empty, const CUtensorMap& map, const AttentionFwdWork& work,
                                             int n) {
     const uint32_t stage = Stages::stage(count);

@@ -26,18 +26,8 @@ struct AttentionFwdWork {
   int32_t n_full_first, n_full_last;
 };
 
-// The last sequence whose first tile is at or before `tile`; the warp searches 32 places at a time.
-__device__ __forceinline__ int find_sequence(const AttentionFwdSequence* sequences, int count, int tile, int lane_idx) {
-  int low = 0, high = count;
-  while (high - low > 1) {
-    const int step = (high - low + kWarpThreads - 1) / kWarpThreads;
-    const int place = low + lane_idx * step;
-    const bool reached = place < high && sequences[place].first_tile <= tile;
-    const int last = __popc(__ballot_sync(~0u, reached)) - 1;
-    low += last * step;
-    high = min(high, low + step);
-  }
-  return low;
+__device__ __forceinline__ void set_no_work(AttentionFwdWork& work) {
+  work.n_last = -1;
 }
 
 // The key tiles that the queries q_first..q_last see, and those of them that need no mask.

@@ -4,33 +4,22 @@
 
 #include "backends/cuda/sm90/attention_fwd/config.cuh"
 #include "backends/cuda/sm90/attention_fwd/schedule.cuh"
+#include "backends/cuda/sm90/tile/smem_tile.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
 // A consumer holds one tile while it begins the next; the loads of short tiles run further ahead.
 constexpr int kWorkSlots = 4;
 
-template <int kBytes>
-struct alignas(kSwizzleAtomBytes) TileStorage {
-  uint8_t bytes[kBytes];
-};
-
-template <int kCount, int kBytes>
-struct TileArray {
-  TileStorage<kBytes> tiles[kCount];
-};
-template <int kBytes>
-struct TileArray<0, kBytes> {};
-
 template <class Config>
 struct AttentionFwdStorage {
   static constexpr int kWarpgroups = Config::kConsumerWarpgroups;
   static constexpr int kStages = Config::kStages;
 
-  TileStorage<Config::QueryTile::kBytes> smem_q[kWarpgroups];
-  TileStorage<Config::KeyTile::kBytes> smem_k[kStages];
-  TileStorage<Config::ValueTile::kBytes> smem_v[kStages];
-  TileArray<Config::kTile.out_through_smem ? kWarpgroups : 0, Config::OutTile::kBytes> smem_out;
+  SmemTile<typename Config::QueryTile> smem_q[kWarpgroups];
+  SmemTile<typename Config::KeyTile> smem_k[kStages];
+  SmemTile<typename Config::ValueTile> smem_v[kStages];
+  SmemTiles<Config::kTile.out_through_smem ? kWarpgroups : 0, typename Config::OutTile> smem_out;
 
   uint64_t bar_q_full[kWarpgroups], bar_q_empty[kWarpgroups];
   uint64_t bar_k_full[kStages], bar_k_empty[kStages];

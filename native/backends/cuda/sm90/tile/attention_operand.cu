@@ -1,7 +1,9 @@
 #include "backends/cuda/sm90/tile/attention_operand.h"
 
+#include <algorithm>
 #include <limits>
 
+#include "backends/cuda/sm90/check.h"
 #include "backends/cuda/sm90/tile/swizzled_tile.cuh"
 #include "backends/cuda/sm90/tile/tensor_map.h"
 
@@ -48,6 +50,19 @@ CUtensorMap make_rows_map(const char* operation, const TensorView& view, int64_t
   return make_tensor_map(
       operation, view.dtype, view.data,
       {columns, rows, heads, {kAnyCoordinate, operand.row_stride, 1}, {kAnyCoordinate, wrap_stride, 1}});
+}
+
+int32_t window_bound(int64_t window) {
+  constexpr int64_t kUnbounded = int64_t{1} << 30;
+  return static_cast<int32_t>(std::min(window, kUnbounded));
+}
+
+int multiprocessor_count(const char* operation) {
+  int device = 0, count = 0;
+  check_cuda(cudaGetDevice(&device), operation, "cudaGetDevice");
+  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), operation,
+             "cudaDeviceGetAttribute");
+  return count;
 }
 
 }  // namespace warpgrad::cuda::sm90

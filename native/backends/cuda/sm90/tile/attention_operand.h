@@ -31,4 +31,10 @@ constexpr int32_t kPackedRowEnd = 1 << 30;
 // behind the sequence reads as zeros.
 CUtensorMap make_rows_map(const char* operation, const TensorView& view, int64_t row_end, int box_rows);
 
+// A side of a band in 32 bits: no limit becomes one beyond any key, which is safe to add.
+int32_t window_bound(int64_t window);
+
+// Of the current device.
+int multiprocessor_count(const char* operation);
+
 }  // namespace warpgrad::cuda::sm90

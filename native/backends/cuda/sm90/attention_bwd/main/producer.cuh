@@ -3,68 +3,13 @@
 #include "backends/cuda/sm90/attention_bwd/main/storage.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/mbarrier.cuh"
-#include "backends/cuda/sm90/tile/find_sequence.cuh"
 #include "backends/cuda/sm90/tile/ring.cuh"
+#include "backends/cuda/sm90/tile/tile_planner.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
-// A warp that claims tiles and says what they are.
 template <class Config>
-class AttentionBwdPlanner {
- public:
-  using Params = AttentionBwdKernelParams;
-  using Storage = AttentionBwdStorage<Config>;
-  using Slots = Ring<kBwdWorkSlots>;
-
-  __device__ __forceinline__ AttentionBwdPlanner(Storage& storage, const Params& params)
-      : storage_(storage), params_(params), lane_idx_(threadIdx.x % kWarpThreads) {}
-
-  __device__ __forceinline__ void run() {
-    for (uint32_t count = 0;; ++count) {
-      const uint32_t slot = Slots::stage(count);
-      ptx::mbarrier_wait(&storage_.bar_work_empty[slot], Slots::parity(count) ^ 1);
-      // Not before all of the one before is loaded, when one or two steps of it are left: a tile claimed early is one
-      // that no idle block can take, and that others may be waiting for.
-      if (count > 0) ptx::mbarrier_wait(&storage_.bar_claim, (count - 1) & 1);
-      const int tile = count == 0 ? static_cast<int>(blockIdx.x) : claim_tile();
-      const bool done = tile >= params_.num_tiles;
-      if (done) {
-        if (lane_idx_ == 0) storage_.work[slot].n = -1;
-      } else {
-        plan(tile, storage_.work[slot]);
-      }
-      if (lane_idx_ == 0) ptx::mbarrier_arrive(&storage_.bar_work_full[slot]);
-      if (done) break;
-    }
-    if (lane_idx_ == 0) finish();
-  }
-
- private:
-  __device__ __forceinline__ void plan(int tile, AttentionBwdWork& work) {
-    const int sequence =
-        params_.sequences == nullptr ? 0 : find_sequence(params_.sequences, params_.num_sequences, tile, lane_idx_);
-    if (lane_idx_ != 0) return;
-    plan_tile<Config>(params_, params_.sequences == nullptr ? params_.dense : params_.sequences[sequence], tile, work);
-  }
-
-  __device__ __forceinline__ int claim_tile() {
-    const int claimed = lane_idx_ == 0 ? static_cast<int>(gridDim.x) + atomicAdd(&params_.counters[0], 1) : 0;
-    return __shfl_sync(~0u, claimed, 0);
-  }
-
-  // The last block leaves the counters as it found them.
-  __device__ __forceinline__ void finish() {
-    __threadfence();
-    if (atomicAdd(&params_.counters[1], 1) == static_cast<int>(gridDim.x) - 1) {
-      params_.counters[0] = 0;
-      params_.counters[1] = 0;
-    }
-  }
-
-  Storage& storage_;
-  const Params& params_;
-  const int lane_idx_;
-};
+using AttentionBwdPlanner = TilePlanner<Config, AttentionBwdStorage<Config>, AttentionBwdKernelParams, kBwdWorkSlots>;
 
 // A thread that loads K and V of each tile and keeps the rings of Q and dO full.
 template <class Config>
@@ -85,6 +30,7 @@ class AttentionBwdProducer {
       const AttentionBwdWork& work = storage_.work[slot];
       if (work.n < 0) break;
       load_tile(work);
+      // One or two steps are left of the tile; others may be waiting for the one that comes next.
       ptx::mbarrier_arrive(&storage_.bar_claim);
       ptx::mbarrier_arrive(&storage_.bar_work_empty[slot]);
     }

@@ -4,6 +4,7 @@
 
 #include "backends/cuda/sm90/attention_bwd/config.cuh"
 #include "backends/cuda/sm90/attention_bwd/schedule.cuh"
+#include "backends/cuda/sm90/tile/smem_tile.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -14,17 +15,6 @@ template <class Config>
 __device__ constexpr int first_dq_part(int keeper) {
   return keeper * Config::kDqParts / kDqKeepers + (keeper == 1 ? Config::kDqParts % kDqKeepers : 0);
 }
-
-template <class Tile>
-struct alignas(kSwizzleAtomBytes) SmemTile {
-  uint8_t bytes[Tile::kBytes];
-};
-template <int kCount, class Tile>
-struct SmemTiles {
-  SmemTile<Tile> tiles[kCount];
-};
-template <class Tile>
-struct SmemTiles<0, Tile> {};
 
 template <class Config>
 struct AttentionBwdStorage {
