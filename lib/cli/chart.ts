@@ -1,13 +1,14 @@
-/** A bar of a chart; `share` is the part of `most` that is filled. */
+/** A bar of a chart. */
 export interface Bar {
   readonly label: string;
   readonly value: number;
   /** What the value could be at most, drawn behind it. */
   readonly most?: number;
   readonly note: string;
+  readonly colour?: string;
 }
 
-const [ROW, LABEL, WIDTH, NOTE] = [26, 330, 420, 190];
+const [ROW, LABEL, WIDTH, NOTE] = [26, 370, 420, 190];
 
 function escape(text: string): string {
   return text.replace(/[&<>"]/g, (character) => `&#${character.charCodeAt(0)};`);
@@ -17,14 +18,14 @@ function escape(text: string): string {
 export function barChart(title: string, bars: readonly Bar[]): string {
   const longest = Math.max(...bars.map(({ value, most }) => Math.max(value, most ?? 0)));
   const length = (value: number) => ((value / longest) * WIDTH).toFixed(1);
-  const rows = bars.map(({ label, value, most, note }, index) => {
+  const rows = bars.map(({ label, value, most, note, colour }, index) => {
     const y = 44 + index * ROW;
-    const bar = (size: number, colour: string) =>
-      `  <rect x="${LABEL}" y="${y}" width="${length(size)}" height="16" fill="${colour}"/>`;
+    const bar = (size: number, fill: string) =>
+      `  <rect x="${LABEL}" y="${y}" width="${length(size)}" height="16" fill="${fill}"/>`;
     return [
       `  <text x="${LABEL - 10}" y="${y + 12}" text-anchor="end">${escape(label)}</text>`,
       ...(most === undefined ? [] : [bar(most, '#d8dee6')]),
-      bar(value, '#2f6db3'),
+      bar(value, colour ?? '#2f6db3'),
       `  <text x="${LABEL + WIDTH + 10}" y="${y + 12}">${escape(note)}</text>`,
     ].join('\n');
   });

@@ -58,6 +58,7 @@ function chart({ operation, device, rows }) {
     label: `${label}: ${implementation}`,
     value: tflops,
     note: `${tflops.toFixed(0)} TFLOP/s`,
+    colour: implementation.startsWith('warpgrad') ? '#2f6db3' : '#9aa7b5', // the peers in grey
   }));
   return barChart(`${operation}, bfloat16, TFLOP/s: ${device}`, bars);
 }
