@@ -33,9 +33,11 @@ export function readHostData(caller: string, data: unknown, dtype: DType | undef
 
 function readTypedArray(caller: string, data: NodeJS.TypedArray, dtype: DType | undefined): HostData {
   const view = plainView(caller, data);
-  if (view instanceof Float32Array) return { array: unshared(view), dtype: 'float32', shape: [view.length] };
+  if (view instanceof Float32Array && dtype !== 'int32') {
+    return { array: unshared(view), dtype: 'float32', shape: [view.length] };
+  }
   if (view instanceof Int32Array) return { array: unshared(view), dtype: 'int32', shape: [view.length] };
-  if (view instanceof Float64Array) {
+  if (view instanceof Float64Array || view instanceof Float32Array) {
     const array = dtype === 'int32' ? new Int32Array(view.length) : new Float32Array(view.length);
     const put = writerOf(caller, array, dtype);
     view.forEach((value, i) => put(i, value));

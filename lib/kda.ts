@@ -112,6 +112,7 @@ interface Problem {
 
 let problemOf: (saved: KdaSaved) => Problem;
 let intermediatesOf: (saved: KdaSaved) => readonly Tensor[];
+const MADE_HERE = Symbol('made here');
 let makeSaved: (problem: Problem, intermediates: readonly Tensor[]) => KdaSaved;
 
 /** The tensors that a problem's operations read. */
@@ -126,7 +127,8 @@ export class KdaSaved {
   #problem: Problem | null;
   #intermediates: readonly Tensor[];
 
-  private constructor(problem: Problem, intermediates: readonly Tensor[]) {
+  private constructor(key: symbol, problem: Problem, intermediates: readonly Tensor[]) {
+    if (key !== MADE_HERE) throw new WarpgradTypeError('KdaSaved: made by kdaForward');
     this.#problem = problem;
     for (const tensor of inputsOf(problem)) if (tensor) holdTensor(tensor);
     this.#intermediates = intermediates;
@@ -160,7 +162,7 @@ export class KdaSaved {
       throw new WarpgradError('ERR_WARPGRAD_DISPOSED', 'kdaBackward: saved was disposed');
     };
     intermediatesOf = (saved) => saved.#intermediates;
-    makeSaved = (problem, intermediates) => new KdaSaved(problem, intermediates);
+    makeSaved = (problem, intermediates) => new KdaSaved(MADE_HERE, problem, intermediates);
   }
 }
 

@@ -1,7 +1,8 @@
 /** Shapes and strides of tensors. Internal. */
+import { DTYPES, type DType } from './dtype';
 import { WarpgradRangeError } from './errors';
 import { addon } from './native';
-import { describe } from './validate';
+import { describe, sameShape, sizeOf } from './validate';
 
 /** Puts the sizes where the addon reads them and gives the rank. */
 export function putSizes(shape: readonly number[], strides: readonly number[] = []): number {
@@ -34,4 +35,38 @@ export function contiguousStrides(shape: readonly number[]): readonly number[] {
     stride *= shape[i];
   }
   return Object.freeze(strides);
+}
+
+/** @throws WarpgradRangeError */
+export function expectShape(caller: string, source: Placed, shape: readonly number[]): void {
+  if (sameShape(source.shape, shape)) return;
+  throw new WarpgradRangeError(
+    `${caller}: source must have shape [${shape.join(', ')}], got [${source.shape.join(', ')}]`,
+  );
+}
+
+/** @throws WarpgradRangeError where elements of the target share memory, as an expanded view's do */
+export function expectApart(caller: string, { shape, strides }: Placed): void {
+  if (!strides.some((stride, i) => stride === 0 && shape[i] > 1)) return;
+  throw new WarpgradRangeError(`${caller}: the elements of the target must not share memory, as an expanded view's do`);
+}
+
+interface Placed {
+  readonly address: bigint;
+  readonly shape: readonly number[];
+  readonly strides: readonly number[];
+  readonly dtype: DType;
+}
+
+/** Whether the memory between the first and the last element of one meets that of the other. */
+export function overlaps(a: Placed, b: Placed): boolean {
+  if (sizeOf(a.shape) === 0 || sizeOf(b.shape) === 0) return false;
+  const [firstA, endA] = spanOf(a);
+  const [firstB, endB] = spanOf(b);
+  return firstA < endB && firstB < endA;
+}
+
+function spanOf({ address, shape, strides, dtype }: Placed): [first: bigint, end: bigint] {
+  const reach = strides.reduce((sum, stride, i) => sum + stride * (shape[i] - 1), 0);
+  return [address, address + BigInt((reach + 1) * DTYPES[dtype].bytes)];
 }

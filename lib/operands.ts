@@ -131,7 +131,7 @@ export function expectCuSeqlens(caller: string, name: string, value: unknown, ro
 }
 
 function readOffsets(caller: string, name: string, value: unknown): Int32Array {
-  if (types.isInt32Array(value)) return Int32Array.from(value);
+  if (types.isInt32Array(value)) return value.length === 0 ? new Int32Array(0) : Int32Array.from(value); // or detached
   if (Array.isArray(value)) {
     const entries: readonly unknown[] = [...(value as unknown[])]; // read once: what is checked is what is used
     const wrong = entries.find((entry) => typeof entry !== 'number' || entry !== (entry | 0));

@@ -3,9 +3,9 @@ import { DTYPES, expectDType, type DType, type TypedArray } from './dtype';
 import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { readHostData, type TensorData } from './host-data';
 import { addon, type NativeTensor } from './native';
-import { contiguousStrides, expectStrides, putSizes } from './layout';
+import { contiguousStrides, expectApart, expectShape, expectStrides, overlaps, putSizes } from './layout';
 import { nativeStream, resolveStream, type Stream } from './stream';
-import { describe, expectDim, expectKnownOptions, expectShapeOption, sameShape, sizeOf } from './validate';
+import { describe, expectDim, expectKnownOptions, expectShapeOption, sizeOf } from './validate';
 
 export interface TensorOptions {
   /** Element type. Default: float32, or what the data say. */
@@ -292,13 +292,11 @@ export class Tensor {
     expectKnownOptions(caller, options, ['stream']);
     if (!isTensor(source)) throw new WarpgradTypeError(`${caller}: source must be a Tensor, got ${describe(source)}`);
     const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, this.device);
-    if (!sameShape(source.shape, this.shape)) {
-      throw new WarpgradRangeError(
-        `${caller}: source must have shape [${this.shape.join(', ')}], got [${source.shape.join(', ')}]`,
-      );
-    }
+    expectShape(caller, source, this.shape);
+    expectApart(caller, this);
     const target = nativeTensor(this);
-    const here = source.device === this.device ? source : source.to({ dtype: this.dtype, device: this.device, stream });
+    const direct = source.device === this.device && !overlaps(this, source);
+    const here = direct ? source : source.to({ dtype: this.dtype, device: this.device, stream });
     try {
       native(() => addon.tensorCopy(nativeStream(stream), target, nativeTensor(here), true));
     } finally {

@@ -14,6 +14,7 @@ import type { Options } from './options';
 import { placementsOn } from './placement';
 import { Progress } from './progress';
 import { nats, writeReport } from './report';
+import { fileToWrite } from './safetensors';
 import { loadText } from './text';
 import type { Text } from './text';
 import { newRun, Trainer } from './trainer';
@@ -33,6 +34,7 @@ async function main(): Promise<void> {
   const state = startingState(options, text);
   const device = resolveDevice(options.device);
   makeFolder(options.out);
+  if (options.save !== undefined) fileToWrite(options.save); // before minutes of training are spent
   await startTensorFlow();
 
   const interruption = new Interruption();

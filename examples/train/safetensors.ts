@@ -1,5 +1,6 @@
 /** The safetensors format, for float32: u64 length of a JSON header, the header, the data. */
-import { renameSync, writeFileSync } from 'node:fs';
+import { existsSync, realpathSync, renameSync, statSync, writeFileSync } from 'node:fs';
+import { UsageError } from './errors';
 
 export interface StoredTensor {
   readonly shape: readonly number[];
@@ -9,6 +10,14 @@ export interface StoredTensor {
 export interface Archive {
   readonly metadata: Readonly<Record<string, string>>;
   readonly tensors: Readonly<Record<string, StoredTensor>>;
+}
+
+/** The file itself where `path` is a link to one. @throws UsageError where it is something else than a file */
+export function fileToWrite(path: string): string {
+  if (!existsSync(path)) return path;
+  const target = realpathSync(path);
+  if (!statSync(target).isFile()) throw new UsageError(`--save: ${path} is no file`);
+  return target;
 }
 
 /** Writes to a temporary name first, so that an interrupted write leaves the earlier file whole. */
@@ -24,9 +33,10 @@ export function writeSafetensors(path: string, { metadata, tensors }: Archive): 
   const length = Buffer.alloc(8);
   length.writeBigUInt64LE(BigInt(padded.length));
   const data = Object.values(tensors).map(({ data }) => Buffer.from(data.buffer, data.byteOffset, data.byteLength));
-  const temporary = `${path}.${process.pid}.tmp`;
+  const target = fileToWrite(path);
+  const temporary = `${target}.${process.pid}.tmp`;
   writeFileSync(temporary, Buffer.concat([length, padded, ...data]));
-  renameSync(temporary, path);
+  renameSync(temporary, target);
 }
 
 /** Throws an error that says what is wrong where the bytes are not a whole safetensors file of float32. */

@@ -64,6 +64,11 @@ function misunderstood(problem: string, usage: string): number {
   return 2;
 }
 
+// A reader that has seen enough, such as `head`, is no fault.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error;
+});
+
 void main(process.argv.slice(2)).then((status) => {
   process.exitCode = status;
 });

@@ -1,4 +1,4 @@
-import { attentionBackward, attentionForward, configure, Event, Stream, Tensor } from '../../lib';
+import { attentionBackward, attentionForward, configure, Event, KdaSaved, Stream, Tensor } from '../../lib';
 import { addon, MAX_CPU_THREADS } from '../../lib/native';
 import { expectError } from '../support/expectError';
 
@@ -50,6 +50,23 @@ describe('data and shapes', () => {
 });
 
 describe('arrays that change or pretend', () => {
+  test('float32 data for int32 must be whole numbers, as float64 data must', () => {
+    const from = (...values: number[]) => Tensor.from(new Float32Array(values), undefined, { dtype: 'int32' });
+    expect([...from(1, -2).dataSync()]).toEqual([1, -2]);
+    for (const value of [1.5, NaN, 3e9]) expectError(() => from(value), 'ERR_OUT_OF_RANGE', /must be whole numbers/);
+  });
+
+  test('a detached array of offsets', () => {
+    const cuSeqlens = Int32Array.of(0, 2);
+    structuredClone(cuSeqlens.buffer, { transfer: [cuSeqlens.buffer] });
+    const q = Tensor.zeros([2, 1, 8]);
+    expectError(
+      () => attentionForward(q, q, q, { cuSeqlensQ: cuSeqlens, cuSeqlensK: cuSeqlens }),
+      'ERR_OUT_OF_RANGE',
+      /cuSeqlensQ must have at least 2 entries/,
+    );
+  });
+
   // TypeScript's library does not know resizable buffers yet.
   const resizable = (bytes: number): ArrayBuffer & { resize(bytes: number): void } =>
     new (ArrayBuffer as any)(bytes, { maxByteLength: 64 });
@@ -142,6 +159,8 @@ describe('objects', () => {
     const [AnyEvent, AnyTensor] = [Event, Tensor] as unknown as [new (...args: unknown[]) => unknown, typeof Array];
     expectError(() => new AnyEvent(undefined, 'cpu'), 'ERR_INVALID_ARG_TYPE', /stream\.record/);
     expectError(() => new AnyTensor(3), 'ERR_INVALID_ARG_TYPE', /Tensor\.from/);
+    const AnySaved = KdaSaved as unknown as new (...args: unknown[]) => unknown;
+    expectError(() => new AnySaved(), 'ERR_INVALID_ARG_TYPE', /made by kdaForward/);
   });
 
   test('something with the prototype of a tensor is none', () => {

@@ -1,0 +1,39 @@
+import { Tensor, WarpgradRangeError } from '../../lib';
+
+// Expected values: what a copy of the source gives, whatever memory it shares with the target.
+
+const ramp = (size: number, shape: readonly number[] = [size]) =>
+  Tensor.from(
+    Float32Array.from({ length: size }, (_, i) => i),
+    shape,
+  );
+
+test.each([
+  ['up', 1, 0],
+  ['down', 0, 1],
+] as const)('copyFrom: a large shift %s within one buffer', (_title, target, source) => {
+  const size = 1_000_000;
+  const tensor = ramp(size);
+  tensor.slice(0, target, target + size - 1).copyFrom(tensor.slice(0, source, source + size - 1));
+  const expected = Float32Array.from({ length: size }, (_, i) => i);
+  expected.copyWithin(target, source, source + size - 1);
+  expect(Buffer.compare(Buffer.from(tensor.dataSync().buffer), Buffer.from(expected.buffer))).toBe(0);
+});
+
+test('copyFrom: the transpose of itself', () => {
+  const tensor = ramp(9, [3, 3]);
+  tensor.copyFrom(tensor.transpose(0, 1));
+  expect([...tensor.dataSync()]).toEqual([0, 3, 6, 1, 4, 7, 2, 5, 8]);
+});
+
+test('copyFrom: a column onto its neighbour rows', () => {
+  const tensor = ramp(6, [3, 2]);
+  tensor.slice(0, 1, 3).copyFrom(tensor.slice(0, 0, 2));
+  expect([...tensor.dataSync()]).toEqual([0, 1, 0, 1, 2, 3]);
+});
+
+test('copyFrom: a target whose elements share memory is refused', () => {
+  const target = Tensor.zeros([1]).expand([4]);
+  expect(() => target.copyFrom(ramp(4))).toThrow(WarpgradRangeError);
+  expect(() => target.copyFrom(ramp(4))).toThrow(/copyFrom: the elements of the target must not share memory/);
+});
