@@ -127,6 +127,11 @@ export class KdaSaved {
   #problem: Problem | null;
   #intermediates: readonly Tensor[];
 
+  /** Made by this package, not merely something with the prototype. */
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return typeof value === 'object' && value !== null && #problem in value;
+  }
+
   private constructor(key: symbol, problem: Problem, intermediates: readonly Tensor[]) {
     if (key !== MADE_HERE) throw new WarpgradTypeError('KdaSaved: made by kdaForward');
     this.#problem = problem;

@@ -15,6 +15,11 @@ export class Event {
   readonly #handle: NativeEvent;
   readonly #stream: Stream;
 
+  /** Made by this package, not merely something with the prototype. */
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return typeof value === 'object' && value !== null && #handle in value;
+  }
+
   private constructor(handle: NativeEvent, stream: Stream) {
     if (!(handle instanceof addon.NativeEvent)) throw new WarpgradTypeError('Event: made by stream.record()');
     this.#handle = handle;
@@ -106,6 +111,11 @@ const defaultStreams = new Map<Device, Stream>();
 export class Stream {
   readonly device: Device;
   readonly #handle: NativeStream;
+
+  /** Made by this package, not merely something with the prototype. */
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return typeof value === 'object' && value !== null && #handle in value;
+  }
 
   constructor(device: DeviceOption = 'cpu') {
     this.device = resolveDevice('Stream', device);
@@ -203,7 +213,7 @@ function currentStream(device: Device): Stream {
 export function resolveStream(caller: string, stream: unknown, device: Device): Stream {
   if (stream === undefined) return currentStream(device);
   if (!(stream instanceof Stream))
-    throw new WarpgradTypeError(`${caller}: stream must be a Stream, got ${typeof stream}`);
+    throw new WarpgradTypeError(`${caller}: stream must be a Stream, got ${describe(stream)}`);
   if (stream.device !== device) {
     throw new WarpgradRangeError(`${caller}: stream must be on ${device}, got one on ${stream.device}`);
   }

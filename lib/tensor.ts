@@ -291,6 +291,12 @@ export class Tensor {
     const caller = 'copyFrom';
     expectKnownOptions(caller, options, ['stream']);
     if (!isTensor(source)) throw new WarpgradTypeError(`${caller}: source must be a Tensor, got ${describe(source)}`);
+    if (this.disposed || source.disposed) {
+      throw new WarpgradError(
+        'ERR_WARPGRAD_DISPOSED',
+        `${caller}: ${this.disposed ? 'the target' : 'source'} was disposed`,
+      );
+    }
     const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, this.device);
     expectShape(caller, source, this.shape);
     expectApart(caller, this);

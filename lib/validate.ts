@@ -16,9 +16,21 @@ export function sameShape(one: readonly number[], other: readonly number[]): boo
   return true;
 }
 
+/** Letters of a string that a message repeats. */
+const MOST_SHOWN = 60;
+
 /** Names a value in a message. */
 export function describe(value: unknown): string {
-  if (typeof value === 'string') return `'${value}'`;
+  try {
+    return describeKnown(value);
+  } catch {
+    return 'an object'; // whose getter throws, or a revoked proxy
+  }
+}
+
+function describeKnown(value: unknown): string {
+  if (typeof value === 'string') return value.length > MOST_SHOWN ? `'${value.slice(0, MOST_SHOWN)}…'` : `'${value}'`;
+  if (typeof value === 'bigint') return `${value}n`;
   if (Array.isArray(value)) {
     const shown = value.slice(0, MAX_RANK + 1).map((element) => (Array.isArray(element) ? '[…]' : describe(element)));
     return `[${shown.join(', ')}${value.length > shown.length ? ', …' : ''}]`;

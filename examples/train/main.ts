@@ -1,5 +1,5 @@
 /** Trains the model and reports: `npm start`. */
-import { mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync } from 'node:fs';
 import path from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import * as tf from '@tensorflow/tfjs';
@@ -101,9 +101,16 @@ function resolveDevice(option: Options['device']): Tensor['device'] {
   }
 }
 
+/** Level by level: with `recursive`, Node tries for ever in a folder like /proc. */
+function makeLevels(folder: string): void {
+  if (existsSync(folder)) return;
+  makeLevels(path.dirname(folder));
+  mkdirSync(folder);
+}
+
 function makeFolder(folder: string): void {
   try {
-    mkdirSync(folder, { recursive: true });
+    makeLevels(path.resolve(folder));
   } catch (cause) {
     throw new UsageError(`--out: cannot make the folder ${folder}: ${(cause as Error).message}`, { cause });
   }

@@ -168,6 +168,33 @@ describe('objects', () => {
     expectError(() => attentionForward(fake, fake, fake), 'ERR_INVALID_ARG_TYPE', /q must be a Tensor/);
   });
 
+  test('something with the prototype of a stream or an event is none', () => {
+    const tensor = Tensor.from([1]);
+    const stream = Object.create(Stream.prototype, { device: { value: 'cpu' } }) as Stream;
+    expectError(() => tensor.to({ stream }), 'ERR_INVALID_ARG_TYPE', /stream must be a Stream/);
+    const event = Object.create(Event.prototype, { device: { value: 'cpu' } }) as Event;
+    expectError(() => Stream.current('cpu').wait(event), 'ERR_INVALID_ARG_TYPE', /event must come from/);
+    expectError(() => tensor.to({ stream: null as never }), 'ERR_INVALID_ARG_TYPE', /got null/);
+  });
+
+  test('messages of values that are hard to describe', () => {
+    const { proxy, revoke } = Proxy.revocable({}, {});
+    revoke();
+    const q = Tensor.zeros([1, 1, 1, 8]);
+    const refused = (value: unknown, message: RegExp) =>
+      expectError(() => attentionForward(q, value as Tensor, q), 'ERR_INVALID_ARG_TYPE', message);
+    refused(proxy, /k must be a Tensor, got an object/);
+    refused(1n, /got 1n/);
+    refused('x'.repeat(1e6), /got 'x{60}…'$/);
+  });
+
+  test('copyFrom of what was disposed', () => {
+    const [target, source] = [Tensor.from([1]), Tensor.from([2])];
+    source.dispose();
+    expectError(() => target.copyFrom(source), 'ERR_WARPGRAD_DISPOSED', /copyFrom: source was disposed/);
+    expectError(() => source.copyFrom(target), 'ERR_WARPGRAD_DISPOSED', /copyFrom: the target was disposed/);
+  });
+
   test('contiguous checks its options', () => {
     expectError(() => Tensor.from([1]).contiguous({ foo: 1 } as never), 'ERR_INVALID_ARG_TYPE', /unknown option 'foo'/);
   });

@@ -152,7 +152,7 @@ describe('refused', () => {
     expectError(
       () => Tensor.zeros([1], { stream: {} as never }),
       'ERR_INVALID_ARG_TYPE',
-      'Tensor.zeros: stream must be a Stream, got object',
+      'Tensor.zeros: stream must be a Stream, got Object',
     );
   });
 });

@@ -145,7 +145,7 @@ const options: Refusal[] = [
     'sink must be a Tensor, got [0, 0, 0, 0]',
   ],
   ['sink was disposed', (a) => (a.options.sink = disposedTensor(H)), 'ERR_WARPGRAD_DISPOSED', 'sink was disposed'],
-  ['stream is none', (a) => (a.options.stream = 'main' as never), TYPE, 'stream must be a Stream, got string'],
+  ['stream is none', (a) => (a.options.stream = 'main' as never), TYPE, "stream must be a Stream, got 'main'"],
 ];
 
 /** Packed: q [5, H, D], k and v [7, …], and offsets that end at 5 and 7. */

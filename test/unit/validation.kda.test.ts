@@ -142,7 +142,7 @@ const options: Refusal[] = [
     TYPE,
     "stateLayout must be 'kv' or 'vk', got 'vkv'",
   ],
-  ['stream is none', (a) => (a.options.stream = 1 as never), TYPE, 'stream must be a Stream, got number'],
+  ['stream is none', (a) => (a.options.stream = 1 as never), TYPE, 'stream must be a Stream, got 1'],
 ];
 
 const gates: Refusal[] = [
