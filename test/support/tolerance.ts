@@ -14,6 +14,10 @@ import type { KdaResults } from './run';
 // Looked up once: in Jest's contexts each look-up of a global is slow, and these loops are hot.
 const { abs, floor, max } = Math;
 
+function rms(values: Float64Array): number {
+  return Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length);
+}
+
 /** What a result in a dtype may be off by. The factors of float32 are for sums of a few hundred terms. */
 export function randomTolerance(
   dtype: Operand,
@@ -24,11 +28,13 @@ export function randomTolerance(
   const largest = maxAbs(expected.data);
   if (dtype === 'float32') return { maxAbs: 1e-5 * largest + naturalFactor * natural + 1e-7 };
   const u = ROUNDOFF[dtype];
-  const smallest = dtype === 'float16' ? 2 ** -23 : 0; // float16 has few digits left among its smallest numbers
+  // Twice the distance of the smallest numbers, which have few digits left.
+  const smallest = dtype === 'float16' ? 2 ** -23 : 2 ** -132;
   const cancels = natural > 10 * largest;
   return {
     maxAbs: 6 * u * largest + naturalFactor * natural + smallest + 1e-7,
-    ...(!cancels && largest > 64 * smallest && { rmsRatio: 4 * u }),
+    // Rounding to one of the smallest numbers costs up to half of their distance.
+    ...(!cancels && largest > 64 * smallest && { rmsRatio: 4 * u + smallest / 4 / rms(expected.data) }),
   };
 }
 
