@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define WG_HOST_DEVICE __host__ __device__
+#else
+#define WG_HOST_DEVICE
+#endif
+
+// How the KDA kernels hand matrices to each other through device memory. Every matrix is stored as the image that it
+// has in shared memory, so that one plain bulk copy brings it there: panels of 64 rows x 64 columns of bfloat16, 128
+// bytes a row, in which the 16-byte unit u of row r stands at u ^ (r & 7). Dimensions are padded to whole panels with
+// zeros.
+namespace warpgrad::cuda::sm90 {
+
+constexpr int kKdaChunkRows = 64;
+constexpr int kKdaPanelBytes = 64 * 64 * 2;
+
+// What the preparation makes of one (chunk, value head) for the recurrences; docs/kda.md names the matrices.
+struct KdaRecordLayout {
+  int key_panels, value_panels;  // of 64 columns
+
+  WG_HOST_DEVICE constexpr int w() const { return 0; }                                         // W    [64, K]
+  WG_HOST_DEVICE constexpr int kr() const { return key_panels * kKdaPanelBytes; }              // Kr   [64, K]
+  WG_HOST_DEVICE constexpr int qd() const { return 2 * key_panels * kKdaPanelBytes; }          // Qd   [64, K]
+  WG_HOST_DEVICE constexpr int aqk() const { return 3 * key_panels * kKdaPanelBytes; }         // Aqk  [64, 64]
+  WG_HOST_DEVICE constexpr int u0() const { return aqk() + kKdaPanelBytes; }                   // U0   [64, V]
+  WG_HOST_DEVICE constexpr int decay() const { return u0() + value_panels * kKdaPanelBytes; }  // exp(G_C), float32 [K]
+  // The factors that the rows of q and k were multiplied by (1 without the L2 norm; not the scale), and beta: float32
+  // [64]
+  WG_HOST_DEVICE constexpr int q_norm() const { return decay() + key_panels * 256; }
+  WG_HOST_DEVICE constexpr int k_norm() const { return q_norm() + 256; }
+  WG_HOST_DEVICE constexpr int beta() const { return k_norm() + 256; }
+  WG_HOST_DEVICE constexpr int bytes() const { return beta() + 256; }
+};
+
+// The other images, of one (chunk, value head) each:
+//   T, the plain inverse (I + Akk)^-1       [64, 64]
+//   U and dU                                [value panel][64 tokens, 64 values]
+//   S and dS, transposed: the state at the start of the chunk and the gradient of the state at its end
+//                                           [value panel][key panel][64 values, 64 keys]
+constexpr size_t kda_t_bytes() {
+  return kKdaPanelBytes;
+}
+constexpr size_t kda_u_bytes(int value_panels) {
+  return size_t(value_panels) * kKdaPanelBytes;
+}
+constexpr size_t kda_state_bytes(int key_panels, int value_panels) {
+  return size_t(key_panels) * value_panels * kKdaPanelBytes;
+}
+// Images of all chunks and heads: [chunk][value head].
+
+// Up to 64 tokens of one sequence. Chunks are numbered through the sequences in order, as in ops/kda.h.
+struct KdaChunk {
+  int32_t batch, token;  // of the first row, in [B, T]
+  int32_t rows;          // 1 to 64
+  int32_t sequence;
+};
+
+struct KdaSequence {
+  int32_t first_chunk, num_chunks;  // none when empty
+};
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backends/cuda/sm90/kda/problem.h"
+
+// The kernels of KDA as steps: each enqueues its work on the stream. Memory named `..._images` holds one image for each
+// (chunk, value head), see layout.h; outputs are contiguous and written for all tokens of the sequences, the others are
+// the caller's to clear.
+namespace warpgrad::cuda::sm90 {
+
+// Gates, norms, W, Kr, Qd, Aqk, U0: problem -> records. T goes to `t_images` unless that is null. Without `with_u0`,
+// for the backward that has U, v is not read and U0 not written.
+void launch_kda_prepare(const KdaProblem& problem, bool with_u0, void* records, void* t_images, cudaStream_t stream);
+
+// o and the final state, each unless absent; S and U of each chunk to the images, each unless null.
+void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
+                           const TensorView& out, const TensorView& final_state, void* state_images, void* u_images,
+                           cudaStream_t stream);
+
+// The reverse recurrence: dU and dS of each chunk to the images, and the gradient of the initial state unless absent.
+// `d_out` is bfloat16.
+void launch_kda_reverse(const KdaProblem& problem, const void* records, const TensorView& d_out,
+                        const TensorView& d_final_state, const TensorView& d_initial_state, void* du_images,
+                        void* d_state_images, cudaStream_t stream);
+
+struct KdaChunkImages {
+  const void *records, *t, *states, *u, *du, *d_states;
+};
+
+struct KdaGradients {
+  TensorView dq, dk;       // bfloat16 [B, T, value heads, K]: before the sum over the value heads of a group
+  TensorView dv;           // bfloat16 [B, T, value heads, V]
+  TensorView dg, dbeta;    // of the dtypes of g and beta
+  float* d_a_log_parts;    // [chunk][value head], null when not wanted; their sums are taken by launch_kda_sums
+  float* d_dt_bias_parts;  // [chunk][value head][K]
+};
+
+// All gradients of one chunk and head from its images.
+void launch_kda_gradients(const KdaProblem& problem, const KdaChunkImages& images, const TensorView& d_out,
+                          const KdaGradients& gradients, cudaStream_t stream);
+
+// Sums in a fixed order: `dq` and `dk` of a group's value heads (when group() > 1), and the parts over the chunks.
+void launch_kda_sums(const KdaProblem& problem, const KdaGradients& parts, const TensorView& dq, const TensorView& dk,
+                     const TensorView& d_a_log, const TensorView& d_dt_bias, cudaStream_t stream);
+
+}  // namespace warpgrad::cuda::sm90
