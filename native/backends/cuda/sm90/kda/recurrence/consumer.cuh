@@ -1,0 +1,282 @@
+#pragma once
+
+#include "backends/cuda/sm90/kda/recurrence/params.h"
+#include "backends/cuda/sm90/kda/recurrence/state.cuh"
+#include "backends/cuda/sm90/kda/recurrence/storage.cuh"
+#include "backends/cuda/sm90/ptx/bulk_copy.cuh"
+#include "backends/cuda/sm90/ptx/global_memory.cuh"
+#include "backends/cuda/sm90/ptx/math.cuh"
+#include "backends/cuda/sm90/ptx/matrix.cuh"
+#include "backends/cuda/sm90/ptx/mbarrier.cuh"
+#include "backends/cuda/sm90/ptx/sync.cuh"
+#include "backends/cuda/sm90/ptx/wgmma.cuh"
+#include "backends/cuda/sm90/tile/ring.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+// A warpgroup that carries 64 columns of the state through the chunks of a sequence. Everything is transposed: Sᵀ
+// [64 values, keys] stays in the accumulators, and an accumulator rounded to bfloat16 is the A operand of the next
+// product as it lies.
+//
+//   Uᵀ = U0ᵀ - Sᵀ Wᵀ        oᵀ = Sᵀ Qdᵀ + Uᵀ Aqkᵀ        Sᵀ = Sᵀ diag(d) + Uᵀ Kr
+template <class Config>
+class KdaRecurrenceConsumer {
+ public:
+  using Storage = KdaRecurrenceStorage<Config>;
+  using Stage = typename Storage::Stage;
+  using KeyTile = typename Config::KeyTile;
+  using ScoreTile = typename Config::ScoreTile;
+  using ValueTile = typename Config::ValueTile;
+  using ValueProduct = ptx::Wgmma<DType::kBFloat16, 64>;                                  // 64 values x 64 tokens
+  using StateProduct = ptx::Wgmma<DType::kBFloat16, Config::kKeyPanels * kPanelColumns>;  // 64 values x keys
+  using Values = float[Config::kValueRegisters];
+  using ValueOperand = uint32_t[Config::kValueRegisters / 2];
+  using State = float[Config::kStateRegisters];
+  using StateOperand = uint32_t[Config::kStateRegisters / 2];
+
+  __device__ __forceinline__ KdaRecurrenceConsumer(Storage& storage, const KdaRecurrenceParams& params,
+                                                   const KdaRecurrenceWork& work, int warpgroup_idx)
+      : storage_(storage), params_(params), work_(work), warpgroup_idx_(warpgroup_idx) {
+    const int lane = threadIdx.x % kWarpThreads, warp = threadIdx.x / kWarpThreads % 4;
+    // A warp's 16 columns of a tile [64 tokens, 64 values], whose 8x8 matrices are transposed on the way.
+    values_offset_ = ValueTile::chunk_address(0, lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
+    decay_offset_ = lane % 4 * 2 * sizeof(float);
+    is_first_lane_ = lane == 0;
+  }
+
+  __device__ __forceinline__ void run() {
+    State state;
+    // NOTE: without a branch: ptxas would serialise the products of a state that comes from one (C7515).
+    visit_state(params_.initial_state, params_, work_, warpgroup_idx_, state,
+                [](float& element, bool exists, const float* given) { element = ptx::ld_if(exists, given); });
+    if (work_.num_chunks > 0) run_chunks(state);
+    visit_state(params_.final_state, params_, work_, warpgroup_idx_, state,
+                [](float element, bool exists, float* wanted) {
+                  if (exists) *wanted = element;
+                });
+  }
+
+ private:
+#ifdef WG_TRAP
+  static constexpr bool kTrap = Config::kWarpgroups == 1 && Config::kWithOut;
+#else
+  static constexpr bool kTrap = false;
+#endif
+  static __device__ __forceinline__ void wait(uint64_t* barrier, uint32_t parity) {
+    if constexpr (kTrap) {
+      uint32_t polls = 0;
+      while (!::cuda::ptx::mbarrier_try_wait_parity(barrier, parity)) {
+        if (++polls > (1u << 20)) asm volatile("trap;");
+      }
+    } else {
+      ptx::mbarrier_wait(barrier, parity);
+    }
+  }
+
+  __device__ __forceinline__ void run_chunks(State& state) {
+    Values out = {};
+    ValueOperand u0;
+    wait(&storage_.bar_full[0], 0);
+    load_u0(at_.stage, u0);
+    for (int i = 0; i < work_.num_chunks; ++i) {
+      Values u;
+      widen(u0, u);
+      // NOTE: here and not at the end of the loop, past which ptxas does not follow products in flight (C7517).
+      ptx::wgmma_wait_group<kTrap ? 1 : 0>();
+      ptx::pin_registers(state);
+
+      Stage& stage = storage_.stages[at_.stage];
+      StateOperand state_operand;
+      subtract_w_state(stage, state, state_operand, u);
+      ptx::bar_warp_sync();  // keeps the scaling out of the issue of the products
+      scale_state(stage, state);
+
+      ValueOperand out_operand;
+      if constexpr (Config::kWithOut) {
+        if constexpr (kTrap) ptx::wgmma_wait_group<1>();  // o of the chunk before
+        ptx::pin_registers(out);
+        round(out, out_operand);
+        ptx::pin_registers(out_operand);
+        ptx::pin_registers(out);
+        ptx::pin_registers(state);
+        multiply_qd_state(stage, state_operand, out);
+        ptx::bar_warp_sync();
+      }
+      if (i > 0) finish_chunk(out_operand);
+
+      ptx::wgmma_wait_group<Config::kWithOut ? 1 : 0>();  // W S
+      ptx::pin_registers(u);
+      ValueOperand u_operand;
+      round(u, u_operand);
+      ptx::pin_registers(u_operand);
+      ptx::pin_registers(state);
+      add_products_of_u(stage, u_operand, state, out);
+      if constexpr (Config::kWithImages) put_images(stage, state_operand, u_operand);
+
+      at_.advance();
+      if (i + 1 < work_.num_chunks) {
+        wait(&storage_.bar_full[at_.stage], at_.parity);
+        load_u0(at_.stage, u0);
+      }
+    }
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(state);
+    ValueOperand out_operand;
+    if constexpr (Config::kWithOut) {
+      ptx::pin_registers(out);
+      round(out, out_operand);
+    }
+    finish_chunk(out_operand);
+  }
+
+  // Uᵀ -= Sᵀ Wᵀ. The first half is issued before the second half of Sᵀ is rounded.
+  __device__ __forceinline__ void subtract_w_state(Stage& stage, const State& state, StateOperand& operand, Values& u) {
+    const uint64_t w = KeyTile::inner_columns_descriptor(ptx::shared_address(stage.w.bytes));
+    constexpr int kHalf = Config::kKeySteps / 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int j = 4 * kHalf * half; j < 4 * kHalf * (half + 1); ++j) {
+        operand[j] = ptx::cvt_pair<DType::kBFloat16>(state[2 * j], state[2 * j + 1]);
+        asm volatile("" : "+r"(operand[j])::"memory");
+      }
+      if (half == 0) ptx::pin_registers(u);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int k = kHalf * half; k < kHalf * (half + 1); ++k) {
+        ValueProduct::template rs<0, -1>(u, operand + 4 * k, w + KeyTile::inner_columns_step(k), 1);
+      }
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  // Sᵀ diag(d)
+  __device__ __forceinline__ void scale_state(const Stage& stage, State& state) const {
+    const uint32_t decay = ptx::shared_address(stage.decay) + decay_offset_;
+#pragma unroll
+    for (int j = 0; j < Config::kStateRegisters / 4; ++j) {
+      const float2 d = ptx::ld_shared_v2(decay + j * 8 * sizeof(float));
+      state[4 * j] *= d.x;
+      state[4 * j + 1] *= d.y;
+      state[4 * j + 2] *= d.x;
+      state[4 * j + 3] *= d.y;
+    }
+    ptx::pin_registers(state);
+  }
+
+  // oᵀ = Sᵀ Qdᵀ
+  __device__ __forceinline__ void multiply_qd_state(Stage& stage, const StateOperand& operand, Values& out) {
+    const uint64_t qd = KeyTile::inner_columns_descriptor(ptx::shared_address(stage.qd.bytes));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Config::kKeySteps; ++k) {
+      ValueProduct::template rs<0>(out, operand + 4 * k, qd + KeyTile::inner_columns_step(k), k > 0);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  // Sᵀ += Uᵀ Kr, oᵀ += Uᵀ Aqkᵀ
+  __device__ __forceinline__ void add_products_of_u(Stage& stage, const ValueOperand& u, State& state, Values& out) {
+    const uint64_t kr = KeyTile::inner_rows_descriptor(ptx::shared_address(stage.kr.bytes));
+    const uint64_t aqk = ScoreTile::inner_columns_descriptor(ptx::shared_address(stage.aqk.bytes));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Config::kTokenSteps; ++k) {
+      StateProduct::template rs<1>(state, u + 4 * k, kr + KeyTile::inner_rows_step(k), 1);
+    }
+    ptx::wgmma_commit_group();
+    if constexpr (Config::kWithOut) {
+#pragma unroll
+      for (int k = 0; k < Config::kTokenSteps; ++k) {
+        ValueProduct::template rs<0>(out, u + 4 * k, aqk + ScoreTile::inner_columns_step(k), 1);
+      }
+      ptx::wgmma_commit_group();
+    }
+  }
+
+  // In the shadow of the products of U.
+  __device__ __forceinline__ void put_images(Stage& stage, const StateOperand& state, const ValueOperand& u) {
+    put_values(ptx::shared_address(stage.u0[warpgroup_idx_].bytes), u);
+    if constexpr (Config::kWithOut) ptx::wgmma_wait_group<2>();  // Qd S: this warp is done with W and Qd
+    ptx::bar_sync(kBarrierConsumers, Config::kConsumerThreads);
+    const uint32_t tile = ptx::shared_address(warpgroup_idx_ == 0 ? stage.w.bytes : stage.qd.bytes);
+    const uint32_t thread = ptx::read_thread_idx() % kWarpgroupThreads;
+    const uint32_t row = thread / kWarpThreads * 16 + thread % 16, first_chunk = thread % kWarpThreads / 16;
+#pragma unroll
+    for (int k = 0; k < Config::kKeySteps; ++k) {
+      ptx::stmatrix_x4(KeyTile::chunk_address(tile, row, 2 * k + first_chunk), state[4 * k], state[4 * k + 1],
+                       state[4 * k + 2], state[4 * k + 3]);
+    }
+    hand_over(&storage_.bar_images_full[at_.stage]);
+  }
+
+  // Gives back the stage of the chunk before, whose products are done, and puts its o where it leaves from.
+  __device__ __forceinline__ void finish_chunk(const ValueOperand& out) {
+    const RingPosition<Config::kStages> before = at_.before();
+    if constexpr (!Config::kOutInStage) {
+      __syncwarp();
+      if (is_first_lane_) ptx::mbarrier_arrive(&storage_.bar_empty[before.stage]);
+    }
+    if constexpr (Config::kOutInStage) {
+      if constexpr (Config::kWithImages) {
+        wait(&storage_.bar_images_stored[before.stage], before.parity);
+      }
+      put_values(ptx::shared_address(storage_.stages[before.stage].u0[warpgroup_idx_].bytes), out);
+      hand_over(&storage_.bar_out_full[before.stage]);
+    } else if constexpr (Config::kWithOut) {
+      wait(&storage_.bar_out_empty[out_at_.stage], out_at_.parity ^ 1);
+      put_values(ptx::shared_address(storage_.out.tiles[out_at_.stage].bytes), out);
+      hand_over(&storage_.bar_out_full[out_at_.stage]);
+      out_at_.advance();
+    }
+  }
+
+  // A warp's stores become visible to the copy engine before its arrival.
+  __device__ __forceinline__ void hand_over(uint64_t* barrier) const {
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (is_first_lane_) ptx::mbarrier_arrive(barrier);
+  }
+
+  // Between [64 tokens, 64 values] in shared memory and its transpose as an A operand.
+  __device__ __forceinline__ void load_u0(uint32_t stage, ValueOperand& u0) const {
+    const uint32_t tile = ptx::shared_address(storage_.stages[stage].u0[warpgroup_idx_].bytes) + values_offset_;
+#pragma unroll
+    for (int k = 0; k < Config::kTokenSteps; ++k) {
+      ptx::ldmatrix_x4_trans(tile + k * 16 * kPanelRowBytes, u0 + 4 * k);
+    }
+  }
+  __device__ __forceinline__ void put_values(uint32_t tile, const ValueOperand& values) const {
+#pragma unroll
+    for (int k = 0; k < Config::kTokenSteps; ++k) {
+      ptx::stmatrix_x4_trans(tile + values_offset_ + k * 16 * kPanelRowBytes, values[4 * k], values[4 * k + 1],
+                             values[4 * k + 2], values[4 * k + 3]);
+    }
+  }
+
+  static __device__ __forceinline__ void widen(const ValueOperand& operand, Values& values) {
+#pragma unroll
+    for (int j = 0; j < Config::kValueRegisters / 2; ++j) {
+      const float2 pair = ptx::widen_pair<DType::kBFloat16>(operand[j]);
+      values[2 * j] = pair.x;
+      values[2 * j + 1] = pair.y;
+    }
+  }
+  static __device__ __forceinline__ void round(const Values& values, ValueOperand& operand) {
+#pragma unroll
+    for (int j = 0; j < Config::kValueRegisters / 2; ++j) {
+      operand[j] = ptx::cvt_pair<DType::kBFloat16>(values[2 * j], values[2 * j + 1]);
+    }
+  }
+
+  Storage& storage_;
+  const KdaRecurrenceParams& params_;
+  const KdaRecurrenceWork& work_;
+  const int warpgroup_idx_;
+  uint32_t values_offset_, decay_offset_;
+  bool is_first_lane_;
+  RingPosition<Config::kStages> at_;
+  RingPosition<Config::kOutSlots> out_at_;
+};
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,65 @@
+#pragma once
+
+#include "backends/cuda/sm90/kda/recurrence/consumer.cuh"
+#include "backends/cuda/sm90/kda/recurrence/producer.cuh"
+#include "backends/cuda/sm90/kda/recurrence/storer.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+template <class Config>
+__device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& storage) {
+  for (int i = 0; i < Config::kStages; ++i) {
+    ptx::mbarrier_init(&storage.bar_full[i], 1);
+    ptx::mbarrier_init(&storage.bar_empty[i], Config::kStageUsers);
+    ptx::mbarrier_init(&storage.bar_images_full[i], Config::kConsumerWarps);
+    ptx::mbarrier_init(&storage.bar_images_stored[i], 1);
+  }
+  for (int i = 0; i < Config::kOutSlots; ++i) {
+    ptx::mbarrier_init(&storage.bar_out_full[i], Config::kConsumerWarps);
+    ptx::mbarrier_init(&storage.bar_out_empty[i], 1);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+// The blocks of a (sequence, value head) are neighbours, so that they share its records in the L2 cache.
+template <class Config>
+__device__ __forceinline__ KdaRecurrenceWork work_of(const KdaRecurrenceParams& params, int block) {
+  const int splits = params.value_panels / Config::kWarpgroups;
+  const int pair = block / splits;
+  const KdaSequence& sequence = params.sequences[pair / params.value_heads];
+  return {sequence.first_chunk, sequence.num_chunks, sequence.number, pair % params.value_heads,
+          block % splits * Config::kWarpgroups};
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kda_recurrence_kernel(const __grid_constant__ KdaRecurrenceParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(kSwizzleAtomBytes) uint8_t smem[];
+  using Storage = KdaRecurrenceStorage<Config>;
+  static_assert(sizeof(Storage) <= kMaxSharedMemoryBytes);
+  Storage& storage = *reinterpret_cast<Storage*>(smem);
+  if (threadIdx.x == 0) {
+    init_barriers<Config>(storage);
+    if constexpr (Config::kWithOut) ptx::prefetch_tensormap(params.tensor_map_out);
+  }
+  __syncthreads();
+  const KdaRecurrenceWork work = work_of<Config>(params, blockIdx.x);
+  // The shuffle tells ptxas that the warpgroup's index is uniform.
+  const int warpgroup_idx = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0);
+  if (warpgroup_idx == Config::kWarpgroups) {
+    if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<Config::kProducerRegisters>();
+    const int warp_idx = threadIdx.x / kWarpThreads - Config::kConsumerWarps;
+    if (warp_idx == 0) {
+      if (threadIdx.x % kWarpThreads == 0) KdaRecurrenceProducer<Config>(storage, params, work).run();
+    } else if (warp_idx == 1) {
+      KdaRecurrenceStorer<Config>(storage, params, work).run();
+    }
+  } else {
+    if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    KdaRecurrenceConsumer<Config>(storage, params, work, warpgroup_idx).run();
+  }
+#endif
+}
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,73 @@
+#include <cstdint>
+
+#include "backends/cuda/sm90/check.h"
+#include "backends/cuda/sm90/kda/recurrence/config.cuh"
+#include "backends/cuda/sm90/kda/recurrence/instance.h"
+#include "backends/cuda/sm90/kda/stages.h"
+#include "backends/cuda/sm90/tile/attention_operand.h"
+
+namespace warpgrad::cuda::sm90 {
+namespace {
+
+constexpr char kOperation[] = "kdaForward";
+
+struct Kernel {
+  int key_panels, warpgroups;
+  KdaRecurrenceResult result;
+  cudaError_t (*run)(const KdaRecurrenceParams& params, int blocks, cudaStream_t stream);
+};
+
+template <int kKeyPanels, int kWarpgroups, KdaRecurrenceResult kResult>
+constexpr Kernel row() {
+  return {kKeyPanels, kWarpgroups, kResult, run_kda_recurrence<KdaRecurrenceConfig<kKeyPanels, kWarpgroups, kResult>>};
+}
+
+using enum KdaRecurrenceResult;
+constexpr Kernel kKernels[] = {
+    row<1, 1, kOut>(), row<1, 1, kOutAndImages>(), row<1, 1, kImages>(),  //
+    row<1, 2, kOut>(), row<1, 2, kOutAndImages>(), row<1, 2, kImages>(),  //
+    row<2, 1, kOut>(), row<2, 1, kOutAndImages>(), row<2, 1, kImages>(),  //
+    row<2, 2, kOut>(), row<2, 2, kOutAndImages>(), row<2, 2, kImages>(),
+};
+
+KdaStateOperand state_operand(const TensorView& view, bool state_vk) {
+  if (!view) return {};
+  const int key = state_vk ? 3 : 2, value = state_vk ? 2 : 3;
+  return {view.as<float>(), view.strides[0], view.strides[1], view.strides[key], view.strides[value]};
+}
+
+}  // namespace
+
+void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
+                           const TensorView& out, const TensorView& final_state, void* state_images, void* u_images,
+                           cudaStream_t stream) {
+  KdaRecurrenceParams params{};
+  params.records = static_cast<const uint8_t*>(records);
+  params.chunks = problem.chunks;
+  params.sequences = problem.sequences;
+  params.initial_state = state_operand(initial_state, problem.options->state_vk);
+  params.final_state = state_operand(final_state, problem.options->state_vk);
+  if (out) params.tensor_map_out = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
+  params.out = out.as<uint16_t>();
+  params.state_images = static_cast<uint8_t*>(state_images);
+  params.u_images = static_cast<uint8_t*>(u_images);
+  params.tokens = problem.tokens;
+  params.value_heads = static_cast<int32_t>(problem.value_heads);
+  params.key_dim = static_cast<int32_t>(problem.key_dim);
+  params.value_dim = static_cast<int32_t>(problem.value_dim);
+  params.value_panels = problem.value_panels;
+
+  // A warpgroup a block, so that more multiprocessors work, unless they do not all find room at once: then two, which
+  // read the records once.
+  const int64_t panels = problem.num_sequences * problem.value_heads * problem.value_panels;
+  const int warpgroups = problem.value_panels == 1 || panels <= multiprocessor_count(kOperation) ? 1 : 2;
+  const KdaRecurrenceResult result = !out ? kImages : state_images ? kOutAndImages : kOut;
+  for (const Kernel& kernel : kKernels) {
+    if (kernel.key_panels != problem.key_panels || kernel.warpgroups != warpgroups || kernel.result != result) continue;
+    check_cuda(kernel.run(params, static_cast<int>(panels / warpgroups), stream), kOperation, "launch");
+    return;
+  }
+  throw Error(ErrorCode::kInternal, concat(kOperation, ": no recurrence for ", problem.key_panels, " key panels"));
+}
+
+}  // namespace warpgrad::cuda::sm90
