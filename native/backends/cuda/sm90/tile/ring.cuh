@@ -13,4 +13,16 @@ struct Ring {
   static __device__ __forceinline__ uint32_t parity(uint32_t count) { return count / kStages & 1; }
 };
 
+// A place in a ring of any number of slots.
+template <int kStages>
+struct RingPosition {
+  uint32_t stage = 0, parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 }  // namespace warpgrad::cuda::sm90
