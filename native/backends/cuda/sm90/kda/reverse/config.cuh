@@ -1,0 +1,33 @@
+#pragma once
+
+#include <algorithm>
+
+#include "backends/cuda/sm90/kda/layout.h"
+#include "backends/cuda/sm90/limits.h"
+#include "backends/cuda/sm90/tile/swizzled_tile.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+// A block goes through a sequence for one value head and 64 of its values. Its dSᵀ [64 values, keys] stays in the
+// accumulators of one warpgroup.
+template <int kNumKeyPanels>
+struct KdaReverseConfig {
+  // Chosen
+  static constexpr int kKeyPanels = kNumKeyPanels;
+  static constexpr int kStages = kKeyPanels == 1 ? 4 : kKeyPanels == 2 ? 3 : 2;  // chunks on their way or in work
+  // dS becomes an operand in parts of so many panels: their fragments stay in registers until they are stored.
+  static constexpr int kPartPanels = std::min(kKeyPanels, 2);
+
+  // Derived
+  static constexpr int kThreads = kWarpgroupThreads + 2 * kWarpThreads;  // consumers, producer, storer
+  static constexpr int kKeys = kKeyPanels * kPanelColumns;
+  static constexpr int kParts = kKeyPanels / kPartPanels;
+  using KeyTile = SwizzledTile<kKdaChunkRows, kKeys>;             // W, Kr, Qd [token, key]; dSᵀ [value, key]
+  using SquareTile = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // Aqk [token, token]; dO, dU [token, value]
+
+  // Guarded
+  static_assert(kKeyPanels == 1 || kKeyPanels == 2 || kKeyPanels == 4);
+  static_assert(KeyTile::kBytes == kKeyPanels * kKdaPanelBytes && SquareTile::kBytes == kKdaPanelBytes);
+};
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,246 @@
+#pragma once
+
+#include "backends/cuda/sm90/kda/reverse/block.cuh"
+#include "backends/cuda/sm90/kda/reverse/storage.cuh"
+#include "backends/cuda/sm90/ptx/bulk_copy.cuh"
+#include "backends/cuda/sm90/ptx/math.cuh"
+#include "backends/cuda/sm90/ptx/matrix.cuh"
+#include "backends/cuda/sm90/ptx/mbarrier.cuh"
+#include "backends/cuda/sm90/ptx/sync.cuh"
+#include "backends/cuda/sm90/ptx/wgmma.cuh"
+#include "backends/cuda/sm90/tile/ring.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+// The warpgroup that goes through the chunks. Everything is transposed, so that what one product makes is the left
+// operand of the next as it lies in registers:
+//
+//   1  dUᵀ  = dOᵀ Aqk                 [64 values, 64 tokens]
+//   2  dUᵀ += dSᵀ Krᵀ
+//   3  dSᵀ  = dSᵀ diag(d) + dOᵀ Qd    [64 values, keys]
+//   4  dSᵀ −= dUᵀ W
+template <class Config>
+class KdaReverseConsumer {
+ public:
+  using Storage = KdaReverseStorage<Config>;
+  using Stage = KdaReverseStage<Config>;
+  using KeyTile = typename Config::KeyTile;
+  using SquareTile = typename Config::SquareTile;
+
+  __device__ __forceinline__ KdaReverseConsumer(Storage& storage, const KdaReverseParams& params,
+                                                const KdaReverseBlock& block)
+      : storage_(storage), params_(params), block_(block) {
+    const int lane_idx = threadIdx.x % kWarpThreads;
+    const int warp_idx = __shfl_sync(~0u, threadIdx.x / kWarpThreads, 0);
+    state_row_ = 16 * warp_idx + lane_idx % 16;
+    state_chunk_ = lane_idx / 16;
+    token_row_ = lane_idx / 16 * 8 + lane_idx % 8;
+    token_chunk_ = 2 * warp_idx + lane_idx / 8 % 2;
+    stages_address_ = ptx::shared_address(&storage.stages[0]);
+    decay_address_ = ptx::shared_address(&storage.decay[0]) + lane_idx % 4 * 8;
+  }
+
+  __device__ __forceinline__ void run() {
+    load_transposed_state(accum_d_state_, params_.d_final_states, block_.sequence_idx, block_.head,
+                          block_.first_value());
+    const int num_chunks = block_.sequence.num_chunks;
+    if (num_chunks > 0) {
+      start();
+      for (int step = 0; step < num_chunks; ++step) run_step(step, num_chunks);
+      ptx::wgmma_wait_group<0>();
+      ptx::pin_registers(accum_d_state_);
+    }
+    store_transposed_state(accum_d_state_, params_.d_initial_states, block_.sequence_idx, block_.head,
+                           block_.first_value());
+  }
+
+ private:
+  static constexpr DType kType = DType::kBFloat16;
+  using TokenWgmma = ptx::Wgmma<kType, kKdaChunkRows>;
+  using KeyWgmma = ptx::Wgmma<kType, Config::kKeys>;
+  static constexpr int kTokenSteps = kKdaChunkRows / 16, kPanelSteps = kPanelColumns / 16;  // of k16
+
+  __device__ __forceinline__ void start() {
+#pragma unroll
+    for (float& value : accum_du_) value = 0;
+    const int rows = params_.chunks[block_.chunk(0)].rows;
+    ptx::mbarrier_wait(&storage_.bar_full[0], 0);
+    load_d_out();
+    if (rows < kKdaChunkRows) clear_d_out_from(rows);
+  }
+
+  __device__ __forceinline__ void run_step(int step, int num_chunks) {
+    // NOTE: ptxas cannot follow products in flight over the loop's edge, so the last ones of the step before end here.
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(frag_d_out_);
+    ptx::pin_registers(accum_du_);
+    multiply_d_out_aqk();
+    ptx::pin_registers(accum_d_state_);
+#pragma unroll
+    for (int part = 0; part < Config::kParts; ++part) {
+      multiply_d_state_kr(part);
+      if (part + 1 < Config::kParts) {  // the registers of its fragments are needed again
+        ptx::wgmma_wait_group<0>();
+        store_d_state(part);
+      }
+    }
+    __syncwarp();
+    decay_d_state();
+    multiply_d_out_qd();
+    __syncwarp();
+    if (step > 0) release(previous_stage_);
+
+    ptx::wgmma_wait_group<1>();  // dU is complete, product 3 runs
+    ptx::pin_registers(accum_du_);
+    multiply_du_w();
+    __syncwarp();
+    store_du();
+    store_d_state(Config::kParts - 1);
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (threadIdx.x % kWarpThreads == 0) ptx::mbarrier_arrive(&storage_.bar_out[ring_.stage]);
+
+    previous_stage_ = ring_.stage;
+    ring_.advance();
+    if (step + 1 < num_chunks) ptx::mbarrier_wait(&storage_.bar_full[ring_.stage], ring_.parity);
+    ptx::wgmma_wait_group<1>();  // product 3 has read dO
+    ptx::pin_registers(frag_d_out_);
+    load_d_out();  // after the last chunk: of no use, but a branch here costs more
+  }
+
+  // dOᵀ as left operand.
+  __device__ __forceinline__ void load_d_out() {
+    const uint32_t address =
+        SquareTile::chunk_address(stage_address() + offsetof(Stage, d_out), token_row_, token_chunk_);
+#pragma unroll
+    for (int k16 = 0; k16 < kTokenSteps; ++k16) {
+      ptx::ldmatrix_x4_trans(address + k16 * 16 * kPanelRowBytes, frag_d_out_ + 4 * k16);
+    }
+  }
+
+  // Tokens from `rows` on are another sequence's.
+  __device__ __forceinline__ void clear_d_out_from(int rows) {
+#pragma unroll
+    for (int i = 0; i < 4 * kTokenSteps; ++i) {
+      const int token = 16 * (i / 4) + 8 * (i / 2 % 2) + 2 * (threadIdx.x % 4);
+      if (token >= rows) frag_d_out_[i] = 0;
+      if (token + 1 == rows) frag_d_out_[i] &= 0xffff;
+    }
+  }
+
+  __device__ __forceinline__ void multiply_d_out_aqk() {
+    const uint64_t aqk = SquareTile::inner_rows_descriptor(stage_address() + offsetof(Stage, aqk));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k16 = 0; k16 < kTokenSteps; ++k16) {
+      TokenWgmma::template rs<1>(accum_du_, frag_d_out_ + 4 * k16, aqk + SquareTile::inner_rows_step(k16), k16 > 0);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  // Each panel's products are issued as soon as its part of dS is converted.
+  __device__ __forceinline__ void multiply_d_state_kr(int part) {
+    const uint64_t kr = KeyTile::inner_columns_descriptor(stage_address() + offsetof(Stage, kr));
+#pragma unroll
+    for (int panel = 0; panel < Config::kPartPanels; ++panel) {
+      const int first_step = (part * Config::kPartPanels + panel) * kPanelSteps;
+      uint32_t* frag = frag_d_state_ + 4 * panel * kPanelSteps;
+#pragma unroll
+      for (int i = 0; i < 4 * kPanelSteps; ++i) {
+        const float* pair = accum_d_state_ + 8 * first_step + 2 * i;
+        frag[i] = ptx::cvt_pair<kType>(pair[0], pair[1]);
+        asm volatile("" : "+r"(frag[i])::"memory");  // in this order
+      }
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int k16 = 0; k16 < kPanelSteps; ++k16) {
+        TokenWgmma::template rs<0>(accum_du_, frag + 4 * k16, kr + KeyTile::inner_columns_step(first_step + k16), 1);
+      }
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void decay_d_state() {
+    const uint32_t address = decay_address_ + ring_.stage * sizeof(storage_.decay[0]);
+#pragma unroll
+    for (int j = 0; j < Config::kKeys / 8; ++j) {
+      const float2 decay = ptx::ld_shared_v2(address + j * 8 * sizeof(float));
+      accum_d_state_[4 * j] *= decay.x;
+      accum_d_state_[4 * j + 1] *= decay.y;
+      accum_d_state_[4 * j + 2] *= decay.x;
+      accum_d_state_[4 * j + 3] *= decay.y;
+    }
+    ptx::pin_registers(accum_d_state_);
+  }
+
+  __device__ __forceinline__ void multiply_d_out_qd() {
+    const uint64_t qd = KeyTile::inner_rows_descriptor(stage_address() + offsetof(Stage, qd));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k16 = 0; k16 < kTokenSteps; ++k16) {
+      KeyWgmma::template rs<1>(accum_d_state_, frag_d_out_ + 4 * k16, qd + KeyTile::inner_rows_step(k16), 1);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void multiply_du_w() {
+#pragma unroll
+    for (int i = 0; i < 4 * kTokenSteps; ++i) {
+      frag_du_[i] = ptx::cvt_pair<kType>(accum_du_[2 * i], accum_du_[2 * i + 1]);
+    }
+    ptx::pin_registers(frag_du_);
+    const uint64_t w = KeyTile::inner_rows_descriptor(stage_address() + offsetof(Stage, w));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k16 = 0; k16 < kTokenSteps; ++k16) {
+      KeyWgmma::template rs<1, -1>(accum_d_state_, frag_du_ + 4 * k16, w + KeyTile::inner_rows_step(k16), 1);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  // Where this very warp has read dO.
+  __device__ __forceinline__ void store_du() {
+    const uint32_t address =
+        SquareTile::chunk_address(stage_address() + offsetof(Stage, d_out), token_row_, token_chunk_);
+#pragma unroll
+    for (int k16 = 0; k16 < kTokenSteps; ++k16) {
+      const uint32_t* frag = frag_du_ + 4 * k16;
+      ptx::stmatrix_x4_trans(address + k16 * 16 * kPanelRowBytes, frag[0], frag[1], frag[2], frag[3]);
+    }
+  }
+
+  // Where Kr was, when every warp's products with it are done.
+  __device__ __forceinline__ void store_d_state(int part) {
+    ptx::bar_sync(kReverseBarrierKrRead, kWarpgroupThreads);
+    const uint32_t address = stage_address() + offsetof(Stage, kr);
+#pragma unroll
+    for (int k16 = 0; k16 < Config::kPartPanels * kPanelSteps; ++k16) {
+      const uint32_t* frag = frag_d_state_ + 4 * k16;
+      const int chunk = 2 * (part * Config::kPartPanels * kPanelSteps + k16) + state_chunk_;
+      ptx::stmatrix_x4(KeyTile::chunk_address(address, state_row_, chunk), frag[0], frag[1], frag[2], frag[3]);
+    }
+  }
+
+  __device__ __forceinline__ void release(uint32_t stage) {
+    if (threadIdx.x % kWarpThreads == 0) ptx::mbarrier_arrive(&storage_.bar_empty[stage]);
+  }
+
+  __device__ __forceinline__ uint32_t stage_address() const { return stages_address_ + ring_.stage * sizeof(Stage); }
+
+  Storage& storage_;
+  const KdaReverseParams& params_;
+  const KdaReverseBlock& block_;
+
+  float accum_d_state_[Config::kKeys / 2];
+  float accum_du_[kKdaChunkRows / 2];
+  uint32_t frag_d_out_[4 * kTokenSteps], frag_du_[4 * kTokenSteps];
+  uint32_t frag_d_state_[4 * Config::kPartPanels * kPanelSteps];
+  RingPosition<Config::kStages> ring_;
+  uint32_t previous_stage_ = 0;
+
+  // What a lane reads and writes of tiles: rows of 16 bytes of 8x8 matrices.
+  int state_row_, state_chunk_, token_row_, token_chunk_;
+  uint32_t stages_address_, decay_address_;
+};
+
+}  // namespace warpgrad::cuda::sm90
