@@ -1,5 +1,5 @@
 import { native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
-import { addon, type KdaArguments, type KdaInputs, type KdaIntermediates } from './native';
+import { addon, type KdaArguments, type KdaInputs } from './native';
 import { expectCuSeqlens, expectHeadDim, handle, Operands, optionalHandle, streamHandle } from './operands';
 import type { Stream } from './stream';
 import { allocateTensor, heldTensor, holdTensor, letGoTensor, type Tensor } from './tensor';
@@ -111,9 +111,9 @@ interface Problem {
 }
 
 let problemOf: (saved: KdaSaved) => Problem;
-let intermediatesOf: (saved: KdaSaved) => readonly Tensor[];
+let intermediatesOf: (saved: KdaSaved) => Tensor | undefined;
 const MADE_HERE = Symbol('made here');
-let makeSaved: (problem: Problem, intermediates: readonly Tensor[]) => KdaSaved;
+let makeSaved: (problem: Problem, intermediates: Tensor | undefined) => KdaSaved;
 
 /** The tensors that a problem's operations read. */
 const inputsOf = ({ q, k, v, g, beta, aLog, bias, initialState }: Problem) =>
@@ -125,14 +125,14 @@ const inputsOf = ({ q, k, v, g, beta, aLog, bias, initialState }: Problem) =>
  */
 export class KdaSaved {
   #problem: Problem | null;
-  #intermediates: readonly Tensor[];
+  #intermediates: Tensor | undefined;
 
   /** Made by this package, not merely something with the prototype. */
   static [Symbol.hasInstance](value: unknown): boolean {
     return typeof value === 'object' && value !== null && #problem in value;
   }
 
-  private constructor(key: symbol, problem: Problem, intermediates: readonly Tensor[]) {
+  private constructor(key: symbol, problem: Problem, intermediates: Tensor | undefined) {
     if (key !== MADE_HERE) throw new WarpgradTypeError('KdaSaved: made by kdaForward');
     this.#problem = problem;
     for (const tensor of inputsOf(problem)) if (tensor) holdTensor(tensor);
@@ -145,16 +145,16 @@ export class KdaSaved {
 
   /** Bytes of the intermediates, 0 when the backward computes them again. */
   get intermediateBytes(): number {
-    return this.#intermediates.reduce((sum, tensor) => sum + tensor.byteLength, 0);
+    return this.#intermediates?.byteLength ?? 0;
   }
 
   /** Gives everything up. Harmless when repeated. */
   dispose(): void {
     if (!this.#problem) return;
     for (const tensor of inputsOf(this.#problem)) if (tensor) letGoTensor(tensor);
-    for (const tensor of this.#intermediates) tensor.dispose();
+    this.#intermediates?.dispose();
     this.#problem = null;
-    this.#intermediates = [];
+    this.#intermediates = undefined;
   }
 
   [Symbol.dispose](): void {
@@ -309,14 +309,14 @@ export function kdaForward(
   const stream = operands.stream(options.stream);
   const out = allocateTensor(problem.outShape, q.dtype, stream);
   const finalState = outputFinalState ? allocateTensor(problem.stateShape, 'float32', stream) : undefined;
-  const intermediates = saving ? allocateIntermediates(problem, stream) : [];
+  const intermediates = saving ? allocateIntermediates(problem, stream) : undefined;
   native(() =>
     addon.kdaForward(
       streamHandle(stream),
       ...inputHandles(problem),
       handle(out),
       optionalHandle(finalState),
-      ...intermediateHandles(intermediates),
+      optionalHandle(intermediates),
       ...problem.arguments,
     ),
   );
@@ -325,20 +325,10 @@ export function kdaForward(
   return finalState ? { out, finalState, saved } : { out, saved };
 }
 
-/** states [NC, HV, K, V], U [NC, HV, 64, V], T [NC, HV, 64, 64]: see KdaSaved in native/ops/kda.h. */
-function allocateIntermediates(problem: Problem, stream: Stream): readonly Tensor[] {
-  const [, , headsV, valueDim] = problem.v.shape as [number, number, number, number];
-  const keyDim = problem.q.shape[3];
-  return [
-    [keyDim, valueDim],
-    [CHUNK, valueDim],
-    [CHUNK, CHUNK],
-  ].map((matrix) => allocateTensor(Object.freeze([problem.numChunks, headsV, ...matrix]), 'float32', stream));
-}
-
-function intermediateHandles(intermediates: readonly Tensor[]): KdaIntermediates {
-  const [states, u, tInverse] = intermediates;
-  return [optionalHandle(states), optionalHandle(u), optionalHandle(tInverse)];
+/** One tensor, whose layout the backend knows. */
+function allocateIntermediates({ q, v, numChunks }: Problem, stream: Stream): Tensor {
+  const elems = native(() => addon.kdaSavedElems(streamHandle(stream), numChunks, v.shape[2], q.shape[3], v.shape[3]));
+  return allocateTensor(Object.freeze([elems]), 'float32', stream);
 }
 
 /**
@@ -373,7 +363,7 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
       handle(dOut),
       optionalHandle(dFinalState),
       ...inputHandles(problem),
-      ...intermediateHandles(intermediatesOf(saved)),
+      optionalHandle(intermediatesOf(saved)),
       ...([handle(dq), handle(dk), handle(dv), handle(dg), handle(dbeta)] as const),
       ...([optionalHandle(dInitialState), optionalHandle(dALog), optionalHandle(dBias)] as const),
       ...problem.arguments,

@@ -61,8 +61,6 @@ export type KdaInputs = [
   OptionalTensor,
   OptionalTensor,
 ];
-/** states, u, tInverse: all or none */
-export type KdaIntermediates = [OptionalTensor, OptionalTensor, OptionalTensor];
 
 export interface NativeGpu {
   index: number;
@@ -133,13 +131,15 @@ export interface NativeModule {
     dSink: OptionalTensor,
     ...options: [...AttentionArguments, deterministic: boolean]
   ): void;
+  /** How many floats the saving mode of kdaForward keeps. */
+  kdaSavedElems(stream: NativeStream, numChunks: number, headsV: number, keyDim: number, valueDim: number): number;
   kdaForward(
     stream: NativeStream,
     ...rest: [
       ...KdaInputs,
       out: NativeTensor,
       finalState: OptionalTensor,
-      ...saved: KdaIntermediates,
+      saved: OptionalTensor,
       ...options: KdaArguments,
     ]
   ): void;
@@ -149,7 +149,7 @@ export interface NativeModule {
     dFinalState: OptionalTensor,
     ...rest: [
       ...KdaInputs,
-      ...saved: KdaIntermediates,
+      saved: OptionalTensor,
       dq: NativeTensor,
       dk: NativeTensor,
       dv: NativeTensor,

@@ -13,7 +13,7 @@ namespace warpgrad::binding {
 
 namespace {
 
-constexpr size_t kMostReads = 13, kMostWrites = 8;  // of kdaBackward
+constexpr size_t kMostReads = 11, kMostWrites = 8;  // of kdaBackward
 
 // Reads positional arguments in order, and collects the storages behind the tensors.
 class Arguments {
@@ -148,10 +148,7 @@ void read_kda_inputs(Arguments& arguments, Params& params) {
 Napi::Value kda_forward(const Napi::CallbackInfo& info) {
   return run<ops::KdaForwardParams>(info, &ops::Backend::kda_forward, [](Arguments& arguments, auto& params) {
     read_kda_inputs(arguments, params);
-    for (TensorView* view :
-         {&params.out, &params.final_state, &params.saved.states, &params.saved.u, &params.saved.t_inverse}) {
-      *view = arguments.output();
-    }
+    for (TensorView* view : {&params.out, &params.final_state, &params.saved}) *view = arguments.output();
     params.options = kda_options(arguments);
   });
 }
@@ -160,12 +157,23 @@ Napi::Value kda_backward(const Napi::CallbackInfo& info) {
   return run<ops::KdaBackwardParams>(info, &ops::Backend::kda_backward, [](Arguments& arguments, auto& params) {
     for (TensorView* view : {&params.d_out, &params.d_final_state}) *view = arguments.input();
     read_kda_inputs(arguments, params);
-    for (TensorView* view : {&params.saved.states, &params.saved.u, &params.saved.t_inverse}) *view = arguments.input();
+    params.saved = arguments.input();
     for (TensorView* view : {&params.dq, &params.dk, &params.dv, &params.dg, &params.dbeta, &params.d_initial_state,
                              &params.d_a_log, &params.d_dt_bias}) {
       *view = arguments.output();
     }
     params.options = kda_options(arguments);
+  });
+}
+
+// stream, chunks, valueHeads, K, V
+Napi::Value kda_saved_elems(const Napi::CallbackInfo& info) {
+  return guarded(info, [&] {
+    Arguments arguments(info);
+    StreamHandle& stream = arguments.stream();
+    ops::KdaSavedDims dims;
+    for (int64_t* dim : {&dims.chunks, &dims.value_heads, &dims.key_dim, &dims.value_dim}) *dim = arguments.integer();
+    return Napi::Number::New(info.Env(), static_cast<double>(stream.backend().kda_saved_elems(dims)));
   });
 }
 
@@ -176,6 +184,7 @@ void define_operations(Napi::Env env, Napi::Object exports) {
   exports.Set("attentionBackward", Napi::Function::New(env, attention_backward));
   exports.Set("kdaForward", Napi::Function::New(env, kda_forward));
   exports.Set("kdaBackward", Napi::Function::New(env, kda_backward));
+  exports.Set("kdaSavedElems", Napi::Function::New(env, kda_saved_elems));
 }
 
 }  // namespace warpgrad::binding

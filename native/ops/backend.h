@@ -37,6 +37,8 @@ class Backend {
   virtual void zero(Stream& stream, StoragePtr storage) = 0;
   virtual void attention_forward(Stream& stream, AttentionForwardParams params, StorageUses uses) = 0;
   virtual void attention_backward(Stream& stream, AttentionBackwardParams params, StorageUses uses) = 0;
+  // Size of what the saving mode keeps.
+  virtual int64_t kda_saved_elems(const KdaSavedDims& dims) const = 0;
   virtual void kda_forward(Stream& stream, KdaForwardParams params, StorageUses uses) = 0;
   virtual void kda_backward(Stream& stream, KdaBackwardParams params, StorageUses uses) = 0;
 

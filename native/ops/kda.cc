@@ -132,14 +132,6 @@ void check_inputs(const Checker& check, const Params& params, const Dims& d) {
   check_state(check, "initial_state", params.initial_state, false, d, params.options.state_vk);
 }
 
-void check_saved(const Checker& check, const KdaSaved& saved, const KdaOptions& options, const Dims& d) {
-  if (!saved.states && !saved.u && !saved.t_inverse) return;
-  const int64_t NC = num_chunks(options, d.B, d.T);
-  check.output("saved states", saved.states, {NC, d.HV, d.K, d.V}, DType::kFloat32);
-  check.output("saved u", saved.u, {NC, d.HV, kKdaChunk, d.V}, DType::kFloat32);
-  check.output("saved t_inverse", saved.t_inverse, {NC, d.HV, kKdaChunk, kKdaChunk}, DType::kFloat32);
-}
-
 }  // namespace
 
 int64_t num_chunks(const KdaOptions& options, int64_t batch, int64_t tokens) {
@@ -152,6 +144,14 @@ int64_t num_chunks(const KdaOptions& options, int64_t batch, int64_t tokens) {
   return count;
 }
 
+void check_saved(const char* operation, const TensorView& saved, int64_t elems) {
+  if (saved) Checker(operation).output("saved", saved, {elems}, DType::kFloat32);
+}
+
+KdaSavedDims saved_dims(const KdaOptions& options, const TensorView& q, const TensorView& v) {
+  return {num_chunks(options, q.shape[0], q.shape[1]), v.shape[2], q.shape[3], v.shape[3]};
+}
+
 void check(const KdaForwardParams& params) {
   const Checker check("kdaForward");
   const Dims d = dims_of(check, params);
@@ -159,7 +159,6 @@ void check(const KdaForwardParams& params) {
   check_inputs(check, params, d);
   check.output("out", params.out, {d.B, d.T, d.HV, d.V}, params.q.dtype);
   check_state(check, "final_state", params.final_state, true, d, params.options.state_vk);
-  check_saved(check, params.saved, params.options, d);
 }
 
 void check(const KdaBackwardParams& params) {
@@ -171,7 +170,6 @@ void check(const KdaBackwardParams& params) {
   check.input("d_out", params.d_out, {d.B, d.T, d.HV, d.V}, type, type);
   check.dense_rows("d_out", params.d_out);
   check_state(check, "d_final_state", params.d_final_state, false, d, params.options.state_vk);
-  check_saved(check, params.saved, params.options, d);
   check.output("dq", params.dq, {d.B, d.T, d.H, d.K}, type);
   check.output("dk", params.dk, {d.B, d.T, d.H, d.K}, type);
   check.output("dv", params.dv, {d.B, d.T, d.HV, d.V}, type);

@@ -38,35 +38,35 @@ struct KdaOptions {
   std::vector<int32_t> cu_seqlens;  // [N + 1], empty when dense
 };
 
-// What the saving mode keeps from the forward for the backward, one tensor each, float32, contiguous.
-// Chunks are numbered through the sequences in order: NC = sum over sequences of ceil(length / 64).
-// All three are set (saving mode) or none is (recomputing mode).
-struct KdaSaved {
-  TensorView states;     // [NC, HV, K, V]     S at the start of each chunk
-  TensorView u;          // [NC, HV, 64, V]    U
-  TensorView t_inverse;  // [NC, HV, 64, 64]   T = (I + Akk)^-1
+// What decides the size of the memory that the saving mode keeps from the forward for the backward. Chunks are numbered
+// through the sequences in order: their number is the sum over the sequences of ceil(length / 64).
+struct KdaSavedDims {
+  int64_t chunks, value_heads, key_dim, value_dim;
 };
 
 struct KdaForwardParams {
   KdaOptions options;
   TensorView q, k, v, g, beta, a_log, dt_bias, initial_state;
   TensorView out, final_state;
-  KdaSaved saved;
+  TensorView saved;  // float32 [Backend::kda_saved_elems], in the backend's layout; absent in the recomputing mode
 };
 
 struct KdaBackwardParams {
   KdaOptions options;
   TensorView d_out, d_final_state;  // d_final_state optional
   TensorView q, k, v, g, beta, a_log, dt_bias, initial_state;
-  KdaSaved saved;
+  TensorView saved;
   // Outputs. dq, dk, dv have the dtype of q; dg, dbeta the dtypes of g, beta; the others float32. The last three are
   // optional.
   TensorView dq, dk, dv, dg, dbeta, d_initial_state, d_a_log, d_dt_bias;
 };
 
 int64_t num_chunks(const KdaOptions& options, int64_t batch, int64_t tokens);
+KdaSavedDims saved_dims(const KdaOptions& options, const TensorView& q, const TensorView& v);
 
+// All but `saved`, whose size the backend knows.
 void check(const KdaForwardParams& params);
 void check(const KdaBackwardParams& params);
+void check_saved(const char* operation, const TensorView& saved, int64_t elems);
 
 }  // namespace warpgrad::ops

@@ -101,11 +101,17 @@ void CpuBackend::attention_backward(Stream& stream, ops::AttentionBackwardParams
   enqueue_kernel("attentionBackward", stream, std::move(params), std::move(uses), cpu::attention_backward);
 }
 
+int64_t CpuBackend::kda_saved_elems(const ops::KdaSavedDims& dims) const {
+  return cpu::kda_saved_elems(dims);
+}
+
 void CpuBackend::kda_forward(Stream& stream, ops::KdaForwardParams params, StorageUses uses) {
+  ops::check_saved("kdaForward", params.saved, kda_saved_elems(saved_dims(params.options, params.q, params.v)));
   enqueue_kernel("kdaForward", stream, std::move(params), std::move(uses), cpu::kda_forward);
 }
 
 void CpuBackend::kda_backward(Stream& stream, ops::KdaBackwardParams params, StorageUses uses) {
+  ops::check_saved("kdaBackward", params.saved, kda_saved_elems(saved_dims(params.options, params.q, params.v)));
   enqueue_kernel("kdaBackward", stream, std::move(params), std::move(uses), cpu::kda_backward);
 }
 

@@ -34,6 +34,7 @@ class CpuBackend : public ops::Backend {
   void zero(Stream& stream, StoragePtr storage) override;
   void attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) override;
   void attention_backward(Stream& stream, ops::AttentionBackwardParams params, StorageUses uses) override;
+  int64_t kda_saved_elems(const ops::KdaSavedDims& dims) const override;
   void kda_forward(Stream& stream, ops::KdaForwardParams params, StorageUses uses) override;
   void kda_backward(Stream& stream, ops::KdaBackwardParams params, StorageUses uses) override;
   void shut_down() override;

@@ -11,6 +11,7 @@ void attention_forward(const ops::AttentionForwardParams& params, ExecContext& c
 void attention_backward(const ops::AttentionBackwardParams& params, ExecContext& context);
 void kda_forward(const ops::KdaForwardParams& params, ExecContext& context);
 void kda_backward(const ops::KdaBackwardParams& params, ExecContext& context);
+int64_t kda_saved_elems(const ops::KdaSavedDims& dims);
 
 // dst[i] = convert(src[i]) over equal shapes with any strides and dtypes.
 void copy_convert(const TensorView& dst, const TensorView& src, ExecContext& context);

@@ -1,13 +1,11 @@
 #include "backends/cuda/backend.h"
 
-#include <algorithm>
-#include <list>
 #include <utility>
 
+#include "backends/cuda/operation.h"
+#include "backends/cuda/operation_caches.h"
 #include "backends/cuda/runtime/copy.h"
 #include "backends/cuda/runtime/status.h"
-#include "backends/cuda/sm90/attention_bwd/launch.h"
-#include "backends/cuda/sm90/attention_fwd/launch.h"
 #include "backends/cuda/sm90/tile/attention_operand.h"
 #include "core/check.h"
 #include "core/host_event.h"
@@ -15,10 +13,6 @@
 namespace warpgrad::cuda {
 
 namespace {
-
-CudaStream& cuda_stream(Stream& stream) {
-  return static_cast<CudaStream&>(stream);
-}
 
 // Sets an event when the last copy of the closure that holds it goes: after it ran, or when it was dropped unrun.
 // Whoever waits for the event never hangs.
@@ -32,83 +26,6 @@ class SetWhenGone {
  private:
   std::shared_ptr<HostEvent> event_;
 };
-
-// Runs `launch` on the stream, after the writes of what it uses.
-template <class Launch>
-void enqueue(const char* operation, Stream& stream, const StorageUses& uses, Launch launch) {
-  CudaStream& target = cuda_stream(stream);
-  const DeviceGuard guard(target.state()->device().index());
-  target.before(operation, uses);
-  launch(target.handle());
-  target.after(uses);
-}
-
-[[noreturn]] void refuse(const char* operation) {
-  throw Error(ErrorCode::kUnsupported, concat(operation, ": this build has no GPU kernel for it; use device 'cpu'"));
-}
-
-// What is kept of an attention forward for later calls of the same layout and options.
-struct AttentionFwdPlanned {
-  ops::AttentionForwardParams params;
-  sm90::AttentionFwdPlan plan;
-  sm90::AttentionFwdMaps maps;
-  StoragePtr workspace;
-
-  bool serves(const ops::AttentionForwardParams& wanted) const {
-    return params.q.same_layout(wanted.q) && params.k.same_layout(wanted.k) && params.v.same_layout(wanted.v) &&
-           params.options == wanted.options;
-  }
-};
-
-// The same of an attention backward.
-struct AttentionBwdPlanned {
-  ops::AttentionBackwardParams params;
-  sm90::AttentionBwdPlan plan;
-  StoragePtr header;
-
-  bool serves(const ops::AttentionBackwardParams& wanted) const {
-    return params.q.same_layout(wanted.q) && params.k.same_layout(wanted.k) && params.v.same_layout(wanted.v) &&
-           params.options == wanted.options && params.deterministic == wanted.deterministic &&
-           static_cast<bool>(params.sink) == static_cast<bool>(wanted.sink);
-  }
-};
-
-// The entries used last, the latest first.
-template <class Entry>
-class RecentlyUsed {
- public:
-  template <class Serves, class Make>
-  Entry& find_or_make(Serves serves, Make make) {
-    const auto found = std::find_if(entries_.begin(), entries_.end(), serves);
-    if (found != entries_.end()) {
-      entries_.splice(entries_.begin(), entries_, found);
-    } else {
-      entries_.push_front(make());
-      if (entries_.size() > kMostEntries) entries_.pop_back();
-    }
-    return entries_.front();
-  }
-
- private:
-  static constexpr size_t kMostEntries = 32;
-
-  std::list<Entry> entries_;
-};
-
-}  // namespace
-
-struct OperationCaches {
-  RecentlyUsed<AttentionFwdPlanned> attention_fwd;
-  RecentlyUsed<AttentionBwdPlanned> attention_bwd;
-};
-
-namespace {
-
-OperationCaches& operation_caches(Stream& stream) {
-  std::shared_ptr<OperationCaches>& caches = cuda_stream(stream).caches;
-  if (!caches) caches = std::make_shared<OperationCaches>();
-  return *caches;
-}
 
 }  // namespace
 
@@ -324,14 +241,6 @@ void CudaBackend::attention_backward(Stream& stream, ops::AttentionBackwardParam
   enqueue("attentionBackward", stream, uses, [&](cudaStream_t handle) {
     sm90::launch_attention_bwd(params, planned.plan, planned.header->data(), scratch->data(), handle);
   });
-}
-
-void CudaBackend::kda_forward(Stream&, ops::KdaForwardParams, StorageUses) {
-  refuse("kdaForward");
-}
-
-void CudaBackend::kda_backward(Stream&, ops::KdaBackwardParams, StorageUses) {
-  refuse("kdaBackward");
 }
 
 void CudaBackend::shut_down() {

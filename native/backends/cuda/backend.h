@@ -11,6 +11,8 @@
 
 namespace warpgrad::cuda {
 
+struct KdaPlanned;
+
 class CudaBackend : public ops::Backend {
  public:
   explicit CudaBackend(int device_index);
@@ -29,11 +31,14 @@ class CudaBackend : public ops::Backend {
   void zero(Stream& stream, StoragePtr storage) override;
   void attention_forward(Stream& stream, ops::AttentionForwardParams params, StorageUses uses) override;
   void attention_backward(Stream& stream, ops::AttentionBackwardParams params, StorageUses uses) override;
+  int64_t kda_saved_elems(const ops::KdaSavedDims& dims) const override;
   void kda_forward(Stream& stream, ops::KdaForwardParams params, StorageUses uses) override;
   void kda_backward(Stream& stream, ops::KdaBackwardParams params, StorageUses uses) override;
   void shut_down() override;
 
  private:
+  class KdaOperands;
+
   void copy_from_cpu(Stream& stream, StoragePtr dst, const TensorView& src, StoragePtr src_storage);
   // Enqueues the copy of contiguous elements to the host; the result finishes it once the stream has come here.
   std::function<void()> enqueue_download(Stream& stream, const StoragePtr& source, const void* data, void* host,
@@ -42,6 +47,9 @@ class CudaBackend : public ops::Backend {
   // Replaces operands that the kernels can't read as they lie by contiguous copies; returns these.
   std::vector<StoragePtr> make_readable(Stream& stream, const std::vector<TensorView*>& operands,
                                         const StorageUses& uses);
+  // The plan of a KDA's sequences.
+  template <class Params>
+  const KdaPlanned& kda_planned(Stream& stream, const Params& params);
   // Memory for work on a stream that is no tensor's.
   StoragePtr workspace(size_t bytes, Stream& stream);
   // The same with these contents, which a capture does not record: it is there before.

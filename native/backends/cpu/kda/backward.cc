@@ -25,7 +25,7 @@ int64_t backward_memory_elems(const Problem& problem, int64_t kept_chunks) {
   const int64_t forward = state_elems(problem) + forward_scratch_elems(problem);
   return record_elems(problem) + rest_elems(problem) + 3 * rows_elems(problem) +
          std::max(gradients_scratch_elems(problem), forward) + 2 * qk_rows_elems(problem) +
-         problem.group * (state_elems(problem) + kept_chunks * kept_elems(problem));
+         problem.group * (state_elems(problem) + kept_chunks * kept_elems(problem.K, problem.V));
 }
 
 BackwardMemory backward_memory(const Problem& problem, float* memory, Prefetch* ahead) {
@@ -281,13 +281,13 @@ void kda_backward(const ops::KdaBackwardParams& params, ExecContext& context) {
   const bool wants_partials = params.d_a_log || params.d_dt_bias;
   const AlignedBuffer<float> partial_sums(wants_partials ? num_chunks * problem.HV * (1 + problem.K) : 0);
   const Partials partials{wants_partials ? partial_sums.data() : nullptr, problem.HV, 1 + problem.K};
-  KeptTensors kept = kept_in(params.saved, problem);
+  KeptTensors kept = kept_in(params.saved, problem, num_chunks);
 
   for (const TensorView* output : {&params.dq, &params.dk, &params.dv, &params.dg, &params.dbeta}) {
     zero_after(*output, params.options);
   }
   if (!small && !whole_sequences_balance(chunks, problem.H, context.num_threads())) {
-    const AlignedBuffer<float> recomputed(kept.S ? 0 : num_chunks * problem.HV * kept_elems(problem));
+    const AlignedBuffer<float> recomputed(kept.S ? 0 : num_chunks * problem.HV * kept_elems(problem.K, problem.V));
     if (!kept.S) {
       kept = kept_in(problem, recomputed.data(), num_chunks, 0, 0, problem.HV);
       forward_in_windows(problem, chunks, kept, context);

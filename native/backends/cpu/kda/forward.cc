@@ -97,9 +97,10 @@ void kda_forward(const ops::KdaForwardParams& params, ExecContext& context) {
   const int64_t batch = params.q.shape[0], tokens = params.q.shape[1];
   const Chunks chunks = chunks_of(params.options, batch, tokens);
   problem.chunks = chunks.chunks.data();
-  const KeptTensors kept = kept_in(params.saved, problem);
+  const int64_t num_chunks = static_cast<int64_t>(chunks.chunks.size());
   const int64_t num_sequences = static_cast<int64_t>(chunks.sequences.size());
-  const bool small = is_small(problem, static_cast<int64_t>(chunks.chunks.size()));
+  const KeptTensors kept = kept_in(params.saved, problem, num_chunks);
+  const bool small = is_small(problem, num_chunks);
 
   zero_after(params.out, params.options);
   if (!small && !whole_sequences_balance(chunks, problem.HV, context.num_threads())) {

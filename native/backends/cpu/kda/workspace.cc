@@ -214,8 +214,8 @@ Kept KeptTensors::at(const Problem& problem, int64_t chunk, int64_t head) const 
   return kept;
 }
 
-int64_t kept_elems(const Problem& problem) {
-  return problem.K * problem.V + kChunk * problem.V + int64_t(kChunk) * kChunk;
+int64_t kept_elems(int64_t K, int64_t V) {
+  return K * V + kChunk * V + int64_t(kChunk) * kChunk;
 }
 
 KeptTensors kept_in(const Problem& problem, float* memory, int64_t num_chunks, int64_t first_chunk, int64_t first_head,
@@ -231,13 +231,9 @@ KeptTensors kept_in(const Problem& problem, float* memory, int64_t num_chunks, i
   return kept;
 }
 
-KeptTensors kept_in(const ops::KdaSaved& saved, const Problem& problem) {
-  KeptTensors kept;
-  kept.S = saved.states.as<float>();
-  kept.E = saved.u.as<float>();
-  kept.T = saved.t_inverse.as<float>();
-  kept.num_heads = problem.HV;
-  return kept;
+KeptTensors kept_in(const TensorView& saved, const Problem& problem, int64_t num_chunks) {
+  if (!saved) return {};
+  return kept_in(problem, saved.as<float>(), num_chunks, 0, 0, problem.HV);
 }
 
 bool whole_sequences_balance(const Chunks& chunks, int64_t tasks, int num_threads) {
@@ -275,4 +271,9 @@ bool is_small(const Problem& problem, int64_t num_chunks) {
 }
 
 }  // namespace kda
+
+int64_t kda_saved_elems(const ops::KdaSavedDims& dims) {
+  return dims.chunks * dims.value_heads * kda::kept_elems(dims.key_dim, dims.value_dim);
+}
+
 }  // namespace warpgrad::cpu

@@ -49,10 +49,11 @@ struct KeptTensors {
 
   Kept at(const Problem& problem, int64_t chunk, int64_t head) const;
 };
-int64_t kept_elems(const Problem& problem);  // of one chunk and head, S, E and T together
+int64_t kept_elems(int64_t K, int64_t V);  // of one chunk and head, S, E and T together
 KeptTensors kept_in(const Problem& problem, float* memory, int64_t num_chunks, int64_t first_chunk, int64_t first_head,
                     int64_t num_heads);
-KeptTensors kept_in(const ops::KdaSaved& saved, const Problem& problem);
+// Of the saving mode; none when absent.
+KeptTensors kept_in(const TensorView& saved, const Problem& problem, int64_t num_chunks);
 
 // Whether a (sequence, head) a task keeps the threads about as busy as finer tasks would: `tasks` per sequence.
 bool whole_sequences_balance(const Chunks& chunks, int64_t tasks, int num_threads);

@@ -12,16 +12,6 @@ __device__ __forceinline__ void red_add_v4(float* address, float x, float y, flo
                : "memory");
 }
 
-// The float at the address if it is there, else 0; without a branch.
-// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
-__device__ __forceinline__ float ld_if(bool is_there, const float* address) {
-  float value;
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\nmov.f32 %0, 0f00000000;\n@p ld.global.f32 %0, [%2];\n}"
-               : "=f"(value)
-               : "r"(static_cast<int>(is_there)), "l"(address));
-  return value;
-}
-
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ int32_t ld_acquire(const int32_t* address) {
   int32_t value;

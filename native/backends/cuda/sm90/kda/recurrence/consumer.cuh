@@ -1,10 +1,9 @@
 #pragma once
 
 #include "backends/cuda/sm90/kda/recurrence/params.h"
-#include "backends/cuda/sm90/kda/recurrence/state.cuh"
 #include "backends/cuda/sm90/kda/recurrence/storage.cuh"
+#include "backends/cuda/sm90/kda/state.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
-#include "backends/cuda/sm90/ptx/global_memory.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
 #include "backends/cuda/sm90/ptx/mbarrier.cuh"
@@ -45,15 +44,11 @@ class KdaRecurrenceConsumer {
   }
 
   __device__ __forceinline__ void run() {
+    const int first_value = (work_.value_panel + warpgroup_idx_) * kPanelColumns;
     State state;
-    // NOTE: without a branch: ptxas would serialise the products of a state that comes from one (C7515).
-    visit_state(params_.initial_state, params_, work_, warpgroup_idx_, state,
-                [](float& element, bool exists, const float* given) { element = ptx::ld_if(exists, given); });
+    load_transposed_state(state, params_.initial_state, work_.sequence, work_.head, first_value);
     if (work_.num_chunks > 0) run_chunks(state);
-    visit_state(params_.final_state, params_, work_, warpgroup_idx_, state,
-                [](float element, bool exists, float* wanted) {
-                  if (exists) *wanted = element;
-                });
+    store_transposed_state(state, params_.final_state, work_.sequence, work_.head, first_value);
   }
 
  private:

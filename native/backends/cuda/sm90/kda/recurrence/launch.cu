@@ -30,12 +30,6 @@ constexpr Kernel kKernels[] = {
     row<2, 2, kOut>(), row<2, 2, kOutAndImages>(), row<2, 2, kImages>(),
 };
 
-KdaStateOperand state_operand(const TensorView& view, bool state_vk) {
-  if (!view) return {};
-  const int key = state_vk ? 3 : 2, value = state_vk ? 2 : 3;
-  return {view.as<float>(), view.strides[0], view.strides[1], view.strides[key], view.strides[value]};
-}
-
 }  // namespace
 
 void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
@@ -45,15 +39,14 @@ void launch_kda_recurrence(const KdaProblem& problem, const void* records, const
   params.records = static_cast<const uint8_t*>(records);
   params.chunks = problem.chunks;
   params.sequences = problem.sequences;
-  params.initial_state = state_operand(initial_state, problem.options->state_vk);
-  params.final_state = state_operand(final_state, problem.options->state_vk);
+  params.initial_state = KdaStates(initial_state, problem.options->state_vk);
+  params.final_state = KdaStates(final_state, problem.options->state_vk);
   if (out) params.tensor_map_out = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
   params.out = out.as<uint16_t>();
   params.state_images = static_cast<uint8_t*>(state_images);
   params.u_images = static_cast<uint8_t*>(u_images);
   params.tokens = problem.tokens;
   params.value_heads = static_cast<int32_t>(problem.value_heads);
-  params.key_dim = static_cast<int32_t>(problem.key_dim);
   params.value_dim = static_cast<int32_t>(problem.value_dim);
   params.value_panels = problem.value_panels;
 

@@ -1,0 +1,123 @@
+#include "backends/cuda/sm90/kda/launch.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/cuda/sm90/check.h"
+#include "backends/cuda/sm90/kda/stages.h"
+#include "core/check.h"
+
+namespace warpgrad::cuda::sm90 {
+namespace {
+
+constexpr int64_t kMaxKeyDim = 128, kMaxForwardValueDim = 256, kMaxBackwardValueDim = 128;
+constexpr int64_t kMaxImages = int64_t{1} << 31;
+
+template <class Params>
+void expect_kernels(const char* operation, const Params& params, int64_t max_value_dim) {
+  const DType type = params.q.dtype;
+  WG_CHECK(type == DType::kBFloat16 || type == DType::kFloat16, ErrorCode::kUnsupported, operation,
+           ": on cuda the dtype must be bfloat16 or float16, got ", dtype_name(type));
+  const int64_t key_dim = params.q.shape[3], value_dim = params.v.shape[3];
+  WG_CHECK(key_dim <= kMaxKeyDim && value_dim <= max_value_dim, ErrorCode::kUnsupported, operation,
+           ": on cuda the key dimension may be up to ", kMaxKeyDim, " and the value dimension up to ", max_value_dim,
+           ", got ", key_dim, " and ", value_dim);
+  const int64_t chunks = ops::num_chunks(params.options, params.q.shape[0], params.q.shape[1]);
+  const int64_t sequences = std::max<int64_t>(params.q.shape[0], params.options.cu_seqlens.size());
+  WG_CHECK((chunks + 4 * sequences) * params.v.shape[2] < kMaxImages && params.q.shape[1] < kMaxImages,
+           ErrorCode::kUnsupported, operation, ": too many tokens for one call");
+}
+
+// Zeros from row `first_row` on in a contiguous [1, T, ...].
+void clear(const char* operation, const TensorView& view, int64_t first_row, cudaStream_t stream) {
+  const int64_t rows = view.shape[1];
+  if (first_row == rows || view.num_elems() == 0) return;
+  const int64_t row_bytes = view.num_elems() / rows * static_cast<int64_t>(dtype_bytes(view.dtype));
+  check_cuda(cudaMemsetAsync(view.as<char>() + first_row * row_bytes, 0, (rows - first_row) * row_bytes, stream),
+             operation, "cudaMemsetAsync");
+}
+
+}  // namespace
+
+KdaPlan plan_kda(const ops::KdaOptions& options, int64_t batches, int64_t tokens) {
+  const std::vector<int32_t>& cu_seqlens = options.cu_seqlens;
+  const bool packed = !cu_seqlens.empty();
+  const int num_sequences = packed ? static_cast<int>(cu_seqlens.size()) - 1 : static_cast<int>(batches);
+  KdaPlan plan;
+  for (int n = 0; n < num_sequences; ++n) {
+    const int32_t first = packed ? cu_seqlens[n] : 0;
+    const int32_t end = packed ? cu_seqlens[n + 1] : static_cast<int32_t>(tokens);
+    KdaSequence sequence{n, static_cast<int32_t>(plan.chunks.size()), 0};
+    for (int32_t left = end - first; left > 0; left -= kKdaChunkRows) {
+      plan.chunks.push_back({packed ? 0 : n, end - left, std::min(left, kKdaChunkRows), n});
+      ++sequence.num_chunks;
+    }
+    plan.sequences.push_back(sequence);
+  }
+  std::stable_sort(plan.sequences.begin(), plan.sequences.end(),
+                   [](const KdaSequence& a, const KdaSequence& b) { return a.num_chunks > b.num_chunks; });
+  return plan;
+}
+
+void KdaPlan::write_tables(char* host) const {
+  std::copy_n(reinterpret_cast<const char*>(chunks.data()), sequences_offset(), host);
+  std::copy_n(reinterpret_cast<const char*>(sequences.data()), sequences.size() * sizeof(KdaSequence),
+              host + sequences_offset());
+}
+
+void expect_kda_forward_kernels(const ops::KdaForwardParams& params) {
+  expect_kernels("kdaForward", params, kMaxForwardValueDim);
+}
+void expect_kda_backward_kernels(const ops::KdaBackwardParams& params) {
+  expect_kernels("kdaBackward", params, kMaxBackwardValueDim);
+}
+
+KdaImageBytes::KdaImageBytes(int64_t chunks, int64_t value_heads, int64_t key_dim, int64_t value_dim) {
+  const int key_panels = kda_panels(key_dim), value_panels = kda_panels(value_dim);
+  const size_t images = static_cast<size_t>(chunks) * value_heads;
+  records = images * KdaRecordLayout{key_panels, value_panels}.bytes();
+  t = images * kda_t_bytes();
+  states = images * kda_state_bytes(key_panels, value_panels);
+  u = images * kda_u_bytes(value_panels);
+}
+
+void launch_kda_forward(const KdaProblem& problem, const TensorView& initial_state, const TensorView& out,
+                        const TensorView& final_state, char* records, char* saved, cudaStream_t stream) {
+  const std::vector<int32_t>& cu_seqlens = problem.options->cu_seqlens;
+  if (!cu_seqlens.empty()) clear("kdaForward", out, cu_seqlens.back(), stream);
+  char* const u_images = saved == nullptr ? nullptr : saved + KdaImageBytes(problem).states;
+  launch_kda_prepare(problem, true, records, nullptr, stream);
+  launch_kda_recurrence(problem, records, initial_state, out, final_state, saved, u_images, stream);
+}
+
+void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams& params,
+                         const KdaBackwardMemory& memory, cudaStream_t stream) {
+  const std::vector<int32_t>& cu_seqlens = problem.options->cu_seqlens;
+  if (!cu_seqlens.empty()) {
+    for (const TensorView* gradient : {&params.dq, &params.dk, &params.dv, &params.dg, &params.dbeta}) {
+      clear("kdaBackward", *gradient, cu_seqlens.back(), stream);
+    }
+  }
+  char* const u_images = memory.saved + KdaImageBytes(problem).states;
+  launch_kda_prepare(problem, !memory.saved_is_filled, memory.records, memory.t, stream);
+  if (!memory.saved_is_filled) {
+    launch_kda_recurrence(problem, memory.records, params.initial_state, {}, {}, memory.saved, u_images, stream);
+  }
+  launch_kda_reverse(problem, memory.records, params.d_out, params.d_final_state, params.d_initial_state, memory.du,
+                     memory.d_states, stream);
+
+  KdaGradients gradients{
+      params.dq, params.dk, params.dv, params.dg, params.dbeta, memory.d_a_log_parts, memory.d_dt_bias_parts};
+  if (problem.group() > 1) {
+    for (const auto& [view, parts] : {std::pair{&gradients.dq, memory.dq_parts}, {&gradients.dk, memory.dk_parts}}) {
+      view->data = parts;
+      view->shape[2] = problem.value_heads;
+      view->set_contiguous_strides();
+    }
+  }
+  const KdaChunkImages images{memory.records, memory.t, memory.saved, u_images, memory.du, memory.d_states};
+  launch_kda_gradients(problem, images, params.d_out, gradients, stream);
+  launch_kda_sums(problem, gradients, params.dq, params.dk, params.d_a_log, params.d_dt_bias, stream);
+}
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "backends/cuda/sm90/kda/problem.h"
+#include "core/tensor_view.h"
+#include "ops/kda.h"
+
+// The forward and the backward of KDA: what they need, and their stages in order.
+namespace warpgrad::cuda::sm90 {
+
+// The chunks of a layout of sequences; device memory for them is filled by `write_tables` once.
+struct KdaPlan {
+  std::vector<KdaChunk> chunks;
+  std::vector<KdaSequence> sequences;
+
+  size_t table_bytes() const { return sequences_offset() + sequences.size() * sizeof(KdaSequence); }
+  size_t sequences_offset() const { return chunks.size() * sizeof(KdaChunk); }
+  void write_tables(char* host) const;
+};
+
+KdaPlan plan_kda(const ops::KdaOptions& options, int64_t batches, int64_t tokens);
+
+// Throws Error(kUnsupported) for what no kernel here can do.
+void expect_kda_forward_kernels(const ops::KdaForwardParams& params);
+void expect_kda_backward_kernels(const ops::KdaBackwardParams& params);
+
+constexpr int kda_panels(int64_t dim) {
+  return dim <= 64 ? 1 : dim <= 128 ? 2 : 4;
+}
+
+// Params: of the forward or the backward, with operands that the kernels can read. `tables` as above, on the device.
+template <class Params>
+KdaProblem kda_problem(const Params& params, const KdaPlan& plan, const char* tables) {
+  const int64_t key_dim = params.q.shape[3], value_dim = params.v.shape[3];
+  return {&params.options,
+          params.q,
+          params.k,
+          params.v,
+          params.g,
+          params.beta,
+          params.a_log,
+          params.dt_bias,
+          params.q.shape[0],
+          params.q.shape[1],
+          params.q.shape[2],
+          params.v.shape[2],
+          key_dim,
+          value_dim,
+          kda_panels(key_dim),
+          kda_panels(value_dim),
+          static_cast<int>(plan.chunks.size()),
+          static_cast<int>(plan.sequences.size()),
+          reinterpret_cast<const KdaChunk*>(tables),
+          reinterpret_cast<const KdaSequence*>(tables + plan.sequences_offset())};
+}
+
+// Bytes of the images of all chunks and heads.
+struct KdaImageBytes {
+  size_t records, t, states, u;
+
+  KdaImageBytes(int64_t chunks, int64_t value_heads, int64_t key_dim, int64_t value_dim);
+  explicit KdaImageBytes(const KdaProblem& problem)
+      : KdaImageBytes(problem.num_chunks, problem.value_heads, problem.key_dim, problem.value_dim) {}
+  size_t saved() const { return states + u; }  // what training keeps: S, then U
+};
+
+// `records` is scratch of that size; `saved`, of its size, is filled unless null.
+void launch_kda_forward(const KdaProblem& problem, const TensorView& initial_state, const TensorView& out,
+                        const TensorView& final_state, char* records, char* saved, cudaStream_t stream);
+
+// Scratch of the backward.
+struct KdaBackwardMemory {
+  char *records, *t, *du, *d_states;  // images
+  char* saved;                        // what the forward kept, or room for it
+  bool saved_is_filled;
+  char *dq_parts, *dk_parts;  // bfloat16 [B, T, value heads, K], when heads are grouped
+  float* d_a_log_parts;       // [chunk][value head], when wanted
+  float* d_dt_bias_parts;     // [chunk][value head][K], when wanted
+};
+
+// `params` are those of `problem`, their outputs in the dtypes that the kernels write.
+void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams& params,
+                         const KdaBackwardMemory& memory, cudaStream_t stream);
+
+}  // namespace warpgrad::cuda::sm90
