@@ -10,15 +10,15 @@ namespace warpgrad::cuda::sm90 {
 
 // What a block works on, and where that is in device memory.
 struct KdaReverseBlock {
-  int sequence_idx, head, value_panel;
+  int head, value_panel;
   KdaSequence sequence;
 
   __device__ __forceinline__ explicit KdaReverseBlock(const KdaReverseParams& params) {
     const int pair = blockIdx.x / params.value_panels;
     value_panel = blockIdx.x - pair * params.value_panels;
-    sequence_idx = pair / params.value_heads;
-    head = pair - sequence_idx * params.value_heads;
-    sequence = params.sequences[sequence_idx];
+    const int place = pair / params.value_heads;
+    head = pair - place * params.value_heads;
+    sequence = params.sequences[place];
   }
 
   // The chunk of step i: the last one comes first.

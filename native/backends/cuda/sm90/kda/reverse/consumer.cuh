@@ -41,7 +41,7 @@ class KdaReverseConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    load_transposed_state(accum_d_state_, params_.d_final_states, block_.sequence_idx, block_.head,
+    load_transposed_state(accum_d_state_, params_.d_final_states, block_.sequence.number, block_.head,
                           block_.first_value());
     const int num_chunks = block_.sequence.num_chunks;
     if (num_chunks > 0) {
@@ -50,7 +50,7 @@ class KdaReverseConsumer {
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum_d_state_);
     }
-    store_transposed_state(accum_d_state_, params_.d_initial_states, block_.sequence_idx, block_.head,
+    store_transposed_state(accum_d_state_, params_.d_initial_states, block_.sequence.number, block_.head,
                            block_.first_value());
   }
 
@@ -84,20 +84,20 @@ class KdaReverseConsumer {
         store_d_state(part);
       }
     }
-    __syncwarp();
+    ptx::bar_warp_sync();
     decay_d_state();
     multiply_d_out_qd();
-    __syncwarp();
+    ptx::bar_warp_sync();
     if (step > 0) release(previous_stage_);
 
     ptx::wgmma_wait_group<1>();  // dU is complete, product 3 runs
     ptx::pin_registers(accum_du_);
     multiply_du_w();
-    __syncwarp();
+    ptx::bar_warp_sync();
     store_du();
     store_d_state(Config::kParts - 1);
     ptx::fence_proxy_async();
-    __syncwarp();
+    ptx::bar_warp_sync();
     if (threadIdx.x % kWarpThreads == 0) ptx::mbarrier_arrive(&storage_.bar_out[ring_.stage]);
 
     previous_stage_ = ring_.stage;
