@@ -1,0 +1,149 @@
+#pragma once
+
+#include "backends/cuda/sm90/kda/prepare/decay_tables.cuh"
+#include "backends/cuda/sm90/kda/prepare/load.cuh"
+#include "backends/cuda/sm90/kda/prepare/products.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+template <class Config>
+__device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
+                                            const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
+                                            KdaPrepareBarriers& barriers, float (&L)[2 * Config::kSteps][4]) {
+  with_kda_gate<Config>(params, head, [&]<class Gate>(const Gate& gate) {
+    if (params.g != nullptr) {
+      sum_decays<Config>(memory, warp, gate, KdaGateRows<Config>(params, chunk, head, warp, kKdaNoDecay<Gate>), L);
+    } else {
+      ptx::mbarrier_wait(&barriers.g, 0);
+      sum_decays<Config>(memory, warp, gate, KdaGateTile<Config>{memory.w(), warp}, L);
+    }
+  });
+}
+
+// The copies of q and k, the diagonal blocks of Aqk and N, and which rows of these were deep.
+template <class Config>
+__device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config>& memory,
+                                                   const KdaPrepareWarp<Config>& warp,
+                                                   const KdaRowScales<Config>& scales,
+                                                   float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
+                                                   KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
+  if constexpr (Config::kAnyDecay) {
+    if (has_deep_rows(memory, warp)) {
+      find_deep_rows<Config>(L, deep);
+      add_deep_rows(memory, warp, scales, L, deep, blocks);
+      make_scaled_copies<Config, true>(memory, warp, scales, deep, L, blocks, queries);
+      return;
+    }
+  }
+  make_scaled_copies<Config, false>(memory, warp, scales, deep, L, blocks, queries);
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiprocessor)
+    kda_prepare_kernel(const __grid_constant__ KdaPrepareParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(kSwizzleAtomBytes) uint8_t image[];
+  const int thread_idx = threadIdx.x, warp_idx = __shfl_sync(~0u, thread_idx / kWarpThreads, 0);
+  const int chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
+  const KdaChunk chunk = params.chunks[chunk_idx];
+  const uint32_t image_address = ptx::shared_address(image);
+  const KdaPrepareMemory<Config> memory{image_address, image_address + params.record.bytes()};
+  auto& barriers = *reinterpret_cast<KdaPrepareBarriers*>(image + params.record.bytes() + memory.kBarrierOffset);
+  // Blocks of rows differ in their work: rotated, so that the same one is not always on the same scheduler.
+  const KdaPrepareWarp<Config> warp{thread_idx % kWarpThreads, (warp_idx + chunk_idx + head) % 4};
+
+  if (thread_idx == 0) {
+    ptx::mbarrier_init(&barriers.g, 1);
+    ptx::mbarrier_init(&barriers.qk, 1);
+    ptx::mbarrier_init(&barriers.v, 1);
+    ptx::fence_mbarrier_init();
+    load_tiles<Config>(params, chunk, head, image, barriers);
+  }
+  load_bias_and_beta(params, chunk, head, memory, thread_idx);
+  __syncthreads();
+  if (chunk.rows < kKdaChunkRows) {
+    mask_rows(params, memory, chunk.rows, barriers, thread_idx);
+    __syncthreads();
+  }
+
+  float L[2 * Config::kSteps][4];
+  gate_decays(params, chunk, head, memory, warp, barriers, L);
+  ptx::mbarrier_wait(&barriers.qk, 0);
+  const KdaRowScales<Config> scales = scale_rows(memory, warp, params.scale);
+  __syncthreads();
+  make_decay_tables(memory, thread_idx);
+  __syncthreads();
+  bool deep[2] = {false, false};
+  KdaDiagonalBlocks blocks;
+  KdaQueryFragments<Config> queries;
+  scale_and_multiply(memory, warp, scales, L, deep, blocks, queries);
+  ptx::fence_proxy_async();
+  __syncthreads();
+  const int64_t record_idx = static_cast<int64_t>(blockIdx.x);
+  uint8_t* const record = params.records + record_idx * params.record.bytes();
+  const auto store = [&](int begin, int end) { ptx::bulk_store(record + begin, image + begin, end - begin); };
+  constexpr KdaRecordLayout kLayout = KdaPrepareMemory<Config>::kLayout;
+  if (thread_idx == 0) {
+    store(kLayout.kr(), kLayout.aqk());  // and Qd
+    ptx::bulk_commit_group();
+  }
+
+  float row_beta[2];
+  KdaAqkFragments aqk;
+  KdaOffDiagonalFragments y;
+  load_row_betas(memory, warp, scales, row_beta);
+  invert_diagonal_block(memory, warp, scales, deep, row_beta, blocks, aqk.diagonal);
+  make_off_diagonal(memory, warp, scales, row_beta, queries, aqk, y);
+  __syncthreads();
+  store_decayed_keys(memory, warp, queries);
+  ptx::fence_proxy_async();
+  make_inverse(memory, warp, y);
+  __syncthreads();
+
+  uint32_t t[4][4], w[Config::kSteps][4], u0[4][4];
+  KdaTwoTerms terms;
+  load_t_rows(memory, warp, t);
+  multiply_w(memory, warp, scales, t, w);
+  if (params.with_u0) {
+    split_t_beta(memory, warp, t, terms);
+    ptx::mbarrier_wait(&barriers.v, 0);
+    multiply_u0<Config>(memory.u0(), scales, terms, u0);
+  }
+  if (thread_idx == 0) ptx::bulk_wait_group_read<0>();  // Kr has left
+  __syncthreads();
+  if (params.t_images != nullptr) store_t(memory, warp, scales, memory.kr());
+  store_aqk(memory, warp, aqk);
+  store_rows(warp, memory.w(), w);
+  if (params.with_u0) {
+    store_rows(warp, memory.u0(), u0);
+    for (int panel = 1; panel < params.record.value_panels; ++panel) {
+      const uint32_t v_panel = memory.u0() + panel * kKdaPanelBytes;
+      multiply_u0<Config>(v_panel, scales, terms, u0);
+      __syncthreads();
+      store_rows(warp, v_panel, u0);
+    }
+  }
+  ptx::fence_proxy_async();
+  __syncthreads();
+  if constexpr (!Config::kQkL2Norm) {
+    finish_norms(memory, thread_idx);
+    ptx::fence_proxy_async();
+    __syncthreads();
+  }
+  if (thread_idx != 0) return;
+  store(kLayout.w(), kLayout.kr());
+  if (params.with_u0) {
+    store(kLayout.aqk(), params.record.bytes());
+  } else {
+    store(kLayout.aqk(), kLayout.u0());
+    store(params.record.decay(), params.record.bytes());
+  }
+  if (params.t_images != nullptr) {
+    ptx::bulk_store(params.t_images + record_idx * kKdaPanelBytes, image + kLayout.kr(), kKdaPanelBytes);
+  }
+  ptx::bulk_commit_group();
+  ptx::bulk_wait_group_read<0>();
+#endif
+}
+
+}  // namespace warpgrad::cuda::sm90
