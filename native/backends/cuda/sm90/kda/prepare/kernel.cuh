@@ -38,58 +38,33 @@ __device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config
   make_scaled_copies<Config, false>(memory, warp, scales, deep, L, blocks, queries);
 }
 
+// Everything up to Kr and Qd, in shared memory by then.
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiprocessor)
-    kda_prepare_kernel(const __grid_constant__ KdaPrepareParams params) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(kSwizzleAtomBytes) uint8_t image[];
-  const int thread_idx = threadIdx.x, warp_idx = __shfl_sync(~0u, thread_idx / kWarpThreads, 0);
-  const int chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
-  const KdaChunk chunk = params.chunks[chunk_idx];
-  const uint32_t image_address = ptx::shared_address(image);
-  const KdaPrepareMemory<Config> memory{image_address, image_address + params.record.bytes()};
-  auto& barriers = *reinterpret_cast<KdaPrepareBarriers*>(image + params.record.bytes() + memory.kBarrierOffset);
-  // Blocks of rows differ in their work: rotated, so that the same one is not always on the same scheduler.
-  const KdaPrepareWarp<Config> warp{thread_idx % kWarpThreads, (warp_idx + chunk_idx + head) % 4};
-
-  if (thread_idx == 0) {
-    ptx::mbarrier_init(&barriers.g, 1);
-    ptx::mbarrier_init(&barriers.qk, 1);
-    ptx::mbarrier_init(&barriers.v, 1);
-    ptx::fence_mbarrier_init();
-    load_tiles<Config>(params, chunk, head, image, barriers);
-  }
-  load_bias_and_beta(params, chunk, head, memory, thread_idx);
-  __syncthreads();
-  if (chunk.rows < kKdaChunkRows) {
-    mask_rows(params, memory, chunk.rows, barriers, thread_idx);
-    __syncthreads();
-  }
-
+__device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const KdaChunk& chunk, int head, int block,
+                                           const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
+                                           KdaRowScales<Config>& scales, bool (&deep)[2], KdaDiagonalBlocks& blocks,
+                                           KdaQueryFragments<Config>& queries) {
+  const auto warp = KdaPrepareWarp<Config>::here(block);
   float L[2 * Config::kSteps][4];
   gate_decays(params, chunk, head, memory, warp, barriers, L);
   ptx::mbarrier_wait(&barriers.qk, 0);
-  const KdaRowScales<Config> scales = scale_rows(memory, warp, params.scale);
+  scales = scale_rows(memory, warp, params.scale);
   __syncthreads();
-  make_decay_tables(memory, thread_idx);
+  make_decay_tables(memory, ptx::read_thread_idx());
   __syncthreads();
-  bool deep[2] = {false, false};
-  KdaDiagonalBlocks blocks;
-  KdaQueryFragments<Config> queries;
   scale_and_multiply(memory, warp, scales, L, deep, blocks, queries);
   ptx::fence_proxy_async();
   __syncthreads();
-  const int64_t record_idx = static_cast<int64_t>(blockIdx.x);
-  uint8_t* const record = params.records + record_idx * params.record.bytes();
-  const auto store = [&](int begin, int end) { ptx::bulk_store(record + begin, image + begin, end - begin); };
-  constexpr KdaRecordLayout kLayout = KdaPrepareMemory<Config>::kLayout;
-  if (thread_idx == 0) {
-    store(kLayout.kr(), kLayout.aqk());  // and Qd
-    ptx::bulk_commit_group();
-  }
+}
 
+// Aqk, kept in registers, T and the keys for W.
+template <class Config>
+__device__ __forceinline__ void invert(int block, const KdaPrepareMemory<Config>& memory,
+                                       const KdaRowScales<Config>& scales, const bool (&deep)[2],
+                                       KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries,
+                                       KdaAqkFragments& aqk) {
+  const auto warp = KdaPrepareWarp<Config>::here(block);
   float row_beta[2];
-  KdaAqkFragments aqk;
   KdaOffDiagonalFragments y;
   load_row_betas(memory, warp, scales, row_beta);
   invert_diagonal_block(memory, warp, scales, deep, row_beta, blocks, aqk.diagonal);
@@ -99,7 +74,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   ptx::fence_proxy_async();
   make_inverse(memory, warp, y);
   __syncthreads();
+}
 
+// W, U0 and T, and all that is left to be written into shared memory.
+template <class Config>
+__device__ __forceinline__ void make_products(const KdaPrepareParams& params, int block,
+                                              const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
+                                              const KdaRowScales<Config>& scales, const KdaAqkFragments& aqk) {
+  const auto warp = KdaPrepareWarp<Config>::here(block);
   uint32_t t[4][4], w[Config::kSteps][4], u0[4][4];
   KdaTwoTerms terms;
   load_t_rows(memory, warp, t);
@@ -109,7 +91,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
     ptx::mbarrier_wait(&barriers.v, 0);
     multiply_u0<Config>(memory.u0(), scales, terms, u0);
   }
-  if (thread_idx == 0) ptx::bulk_wait_group_read<0>();  // Kr has left
+  if (threadIdx.x == 0) ptx::bulk_wait_group_read<0>();  // Kr has left
   __syncthreads();
   if (params.t_images != nullptr) store_t(memory, warp, scales, memory.kr());
   store_aqk(memory, warp, aqk);
@@ -123,14 +105,58 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
       store_rows(warp, v_panel, u0);
     }
   }
+  if constexpr (!Config::kQkL2Norm) {
+    __syncthreads();
+    finish_norms(memory, threadIdx.x);
+  }
   ptx::fence_proxy_async();
   __syncthreads();
-  if constexpr (!Config::kQkL2Norm) {
-    finish_norms(memory, thread_idx);
-    ptx::fence_proxy_async();
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiprocessor)
+    kda_prepare_kernel(const __grid_constant__ KdaPrepareParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(kSwizzleAtomBytes) uint8_t image[];
+  const uint32_t image_address = ptx::shared_address(image);
+  const KdaPrepareMemory<Config> memory{image_address, image_address + params.record.bytes()};
+  auto& barriers = *reinterpret_cast<KdaPrepareBarriers*>(image + params.record.bytes() + memory.kBarrierOffset);
+  const int chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
+  const KdaChunk chunk = params.chunks[chunk_idx];
+  if (threadIdx.x == 0) {
+    ptx::mbarrier_init(&barriers.g, 1);
+    ptx::mbarrier_init(&barriers.qk, 1);
+    ptx::mbarrier_init(&barriers.v, 1);
+    ptx::fence_mbarrier_init();
+    load_tiles<Config>(params, chunk, head, image, barriers);
+  }
+  load_bias_and_beta(params, chunk, head, memory, threadIdx.x);
+  __syncthreads();
+  if (chunk.rows < kKdaChunkRows) {
+    mask_rows(params, memory, chunk.rows, barriers, threadIdx.x);
     __syncthreads();
   }
-  if (thread_idx != 0) return;
+
+  // Blocks of rows differ in their work: rotated, so that the same one is not always on the same scheduler.
+  const int block = (__shfl_sync(~0u, threadIdx.x / kWarpThreads, 0) + chunk_idx + head) % 4;
+  KdaRowScales<Config> scales;
+  bool deep[2] = {false, false};
+  KdaDiagonalBlocks blocks;
+  KdaQueryFragments<Config> queries;
+  KdaAqkFragments aqk;
+  decay_rows(params, chunk, head, block, memory, barriers, scales, deep, blocks, queries);
+  constexpr KdaRecordLayout kLayout = KdaPrepareMemory<Config>::kLayout;
+  const auto store = [&](int begin, int end) {
+    uint8_t* const record = params.records + static_cast<int64_t>(blockIdx.x) * params.record.bytes();
+    ptx::bulk_store(record + begin, image + begin, end - begin);
+  };
+  if (threadIdx.x == 0) {
+    store(kLayout.kr(), kLayout.aqk());  // and Qd
+    ptx::bulk_commit_group();
+  }
+  invert(block, memory, scales, deep, blocks, queries, aqk);
+  make_products(params, block, memory, barriers, scales, aqk);
+  if (threadIdx.x != 0) return;
   store(kLayout.w(), kLayout.kr());
   if (params.with_u0) {
     store(kLayout.aqk(), params.record.bytes());
@@ -139,7 +165,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
     store(params.record.decay(), params.record.bytes());
   }
   if (params.t_images != nullptr) {
-    ptx::bulk_store(params.t_images + record_idx * kKdaPanelBytes, image + kLayout.kr(), kKdaPanelBytes);
+    uint8_t* const t_image = params.t_images + static_cast<int64_t>(blockIdx.x) * kKdaPanelBytes;
+    ptx::bulk_store(t_image, image + kLayout.kr(), kKdaPanelBytes);
   }
   ptx::bulk_commit_group();
   ptx::bulk_wait_group_read<0>();

@@ -4,6 +4,7 @@
 
 #include "backends/cuda/sm90/kda/prepare/config.cuh"
 #include "backends/cuda/sm90/kda/prepare/params.h"
+#include "backends/cuda/sm90/ptx/sync.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -54,6 +55,11 @@ struct KdaPrepareWarp {
   int lane_idx;
   int block;  // of rows: the warp's
 
+  // Found anew for each part of the kernel, so that no addresses are kept in registers from one to the next.
+  static __device__ __forceinline__ KdaPrepareWarp here(int block) {
+    return {ptx::read_thread_idx() % kWarpThreads, block};
+  }
+
   __device__ __forceinline__ int group() const { return lane_idx / 4; }  // the rows group() and group() + 8
   __device__ __forceinline__ int quad() const { return lane_idx % 4; }   // the columns 2 quad() and the next, + 8 n
 
@@ -62,11 +68,8 @@ struct KdaPrepareWarp {
     return Config::KeyTile::chunk_address(tile, 16 * block + lane_idx % 16, 2 * step + lane_idx / 16);
   }
   // The 16 x 16 block (row block i, column block j) of a matrix [64, 64].
-  static __device__ __forceinline__ uint32_t square(int lane_idx, uint32_t tile, int i, int j) {
-    return Config::Panel::chunk_address(tile, 16 * i + lane_idx % 16, 2 * j + lane_idx / 16);
-  }
   __device__ __forceinline__ uint32_t square(uint32_t tile, int i, int j) const {
-    return square(lane_idx, tile, i, j);
+    return Config::Panel::chunk_address(tile, 16 * i + lane_idx % 16, 2 * j + lane_idx / 16);
   }
 };
 
