@@ -8,9 +8,10 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
-                                            const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
+                                            int block, const KdaPrepareMemory<Config>& memory,
                                             KdaPrepareBarriers& barriers, float (&L)[2 * Config::kSteps][4]) {
   with_kda_gate<Config>(params, head, [&]<class Gate>(const Gate& gate) {
+    const auto warp = KdaPrepareWarp<Config>::here(block);
     if (params.g != nullptr) {
       sum_decays<Config>(memory, warp, gate, KdaGateRows<Config>(params, chunk, head, warp, kKdaNoDecay<Gate>), L);
     } else {
@@ -22,20 +23,19 @@ __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, cons
 
 // The copies of q and k, the diagonal blocks of Aqk and N, and which rows of these were deep.
 template <class Config>
-__device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config>& memory,
-                                                   const KdaPrepareWarp<Config>& warp,
+__device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config>& memory, int block,
                                                    const KdaRowScales<Config>& scales,
                                                    float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
                                                    KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
+  using Warp = KdaPrepareWarp<Config>;
   if constexpr (Config::kAnyDecay) {
-    if (has_deep_rows(memory, warp)) {
-      find_deep_rows<Config>(L, deep);
-      add_deep_rows(memory, warp, scales, L, deep, blocks);
-      make_scaled_copies<Config, true>(memory, warp, scales, deep, L, blocks, queries);
+    if (has_deep_rows(memory, Warp::here(block))) {
+      multiply_deep_diagonal(memory, block, scales, L, deep, blocks);
+      make_scaled_copies<Config, true>(memory, Warp::here(block), scales, L, blocks, queries);
       return;
     }
   }
-  make_scaled_copies<Config, false>(memory, warp, scales, deep, L, blocks, queries);
+  make_scaled_copies<Config, false>(memory, Warp::here(block), scales, L, blocks, queries);
 }
 
 // Everything up to Kr and Qd, in shared memory by then.
@@ -44,15 +44,14 @@ __device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const
                                            const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
                                            KdaRowScales<Config>& scales, bool (&deep)[2], KdaDiagonalBlocks& blocks,
                                            KdaQueryFragments<Config>& queries) {
-  const auto warp = KdaPrepareWarp<Config>::here(block);
   float L[2 * Config::kSteps][4];
-  gate_decays(params, chunk, head, memory, warp, barriers, L);
+  gate_decays(params, chunk, head, block, memory, barriers, L);
   ptx::mbarrier_wait(&barriers.qk, 0);
-  scales = scale_rows(memory, warp, params.scale);
+  scales = scale_rows(memory, KdaPrepareWarp<Config>::here(block), params.scale);
   __syncthreads();
   make_decay_tables(memory, ptx::read_thread_idx());
   __syncthreads();
-  scale_and_multiply(memory, warp, scales, L, deep, blocks, queries);
+  scale_and_multiply(memory, block, scales, L, deep, blocks, queries);
   ptx::fence_proxy_async();
   __syncthreads();
 }

@@ -4,7 +4,6 @@
 
 #include "backends/cuda/sm90/kda/prepare/config.cuh"
 #include "backends/cuda/sm90/kda/prepare/params.h"
-#include "backends/cuda/sm90/ptx/sync.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -55,9 +54,11 @@ struct KdaPrepareWarp {
   int lane_idx;
   int block;  // of rows: the warp's
 
-  // Found anew for each part of the kernel, so that no addresses are kept in registers from one to the next.
+  // Found anew for each part of the kernel, by a shuffle that ptxas does not see through, so that no addresses are kept
+  // in registers from one to the next.
   static __device__ __forceinline__ KdaPrepareWarp here(int block) {
-    return {ptx::read_thread_idx() % kWarpThreads, block};
+    const int lane_idx = threadIdx.x % kWarpThreads;
+    return {__shfl_sync(~0u, lane_idx, lane_idx) % kWarpThreads, block};
   }
 
   __device__ __forceinline__ int group() const { return lane_idx / 4; }  // the rows group() and group() + 8

@@ -40,13 +40,12 @@ __device__ __forceinline__ uint32_t key_copy_decay(const KdaPrepareMemory<Config
 }
 
 // Qd over q and Kr over k; k for the off-diagonal blocks over g: the copies of blocks 0, 1, 2 at their own rows, and the
-// second one of block 0 at those of block 3. With kDeep, `deep` tells the rows whose diagonal blocks were found another
-// way; they take no part here.
+// second one of block 0 at those of block 3. Unless kDeep, the diagonal blocks too.
 template <class Config, bool kDeep>
 __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config>& memory,
                                                    const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
-                                                   const bool (&deep)[2], float (&L)[2 * Config::kSteps][4],
-                                                   KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
+                                                   float (&L)[2 * Config::kSteps][4], KdaDiagonalBlocks& blocks,
+                                                   KdaQueryFragments<Config>& queries) {
   constexpr auto kBf16 = DType::kBFloat16;
   constexpr auto kFp16 = DType::kFloat16;
   const int block = warp.block;
@@ -70,7 +69,7 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
       float2 second_moved = {}, l_end = {};
       if (block == 0) second_moved = ptx::ld_shared_v2(second_copy_decay + column);
       if (kDeep) l_end = ptx::ld_shared_v2(memory.block_sum(block) + column);
-      uint32_t q_plus[4], k_plus[4], k_minus[4];  // float32, in the order of a tf32 left operand
+      KdaDiagonalFactors factors;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int m = 2 * n + i;
@@ -91,19 +90,12 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
                                      scales.times_q_out(q_plus_y * start.y, i));
         kr[m] = ptx::cvt_pair<kBf16>(scales.times_k_out(k_minus_x * end.x, i), scales.times_k_out(k_minus_y * end.y, i));
 
-        const bool left_out = kDeep && deep[i];
-        q_plus[i] = left_out ? 0 : __float_as_uint(q_plus_x);
-        q_plus[2 + i] = left_out ? 0 : __float_as_uint(q_plus_y);
-        k_plus[i] = left_out ? 0 : __float_as_uint(k_plus_x);
-        k_plus[2 + i] = left_out ? 0 : __float_as_uint(k_plus_y);
-        k_minus[i] = left_out ? 0 : __float_as_uint(kDeep ? k_x * ptx::ex2_approx(-l_x) : k_minus_x);
-        k_minus[2 + i] = left_out ? 0 : __float_as_uint(kDeep ? k_y * ptx::ex2_approx(-l_y) : k_minus_y);
+        if (!kDeep) {
+          factors.set_q(i, q_plus_x, q_plus_y);
+          factors.set_k(i, k_plus_x, k_plus_y, k_minus_x, k_minus_y);
+        }
       }
-#pragma unroll
-      for (int columns = 0; columns < 2; ++columns) {
-        ptx::mma_m16n8k8_tf32(blocks.q[columns], q_plus, k_minus[columns], k_minus[2 + columns]);
-        ptx::mma_m16n8k8_tf32(blocks.k[columns], k_plus, k_minus[columns], k_minus[2 + columns]);
-      }
+      if (!kDeep) blocks.add(factors);
     }
     ptx::stmatrix_x4(warp.fragment(memory.qd(), step), qd[0], qd[1], qd[2], qd[3]);
     ptx::stmatrix_x4(warp.fragment(memory.kr(), step), kr[0], kr[1], kr[2], kr[3]);
