@@ -1,0 +1,29 @@
+#pragma once
+
+#include "backends/cuda/sm90/kda/layout.h"
+#include "backends/cuda/sm90/limits.h"
+#include "backends/cuda/sm90/tile/swizzled_tile.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+// One block a (chunk, value head); each of its warps owns 16 of the 64 rows.
+template <int kPanels, bool kNorm, bool kAny>
+struct KdaPrepareConfig {
+  // Chosen
+  static constexpr int kKeyPanels = kPanels;
+  static constexpr bool kQkL2Norm = kNorm;
+  static constexpr bool kAnyDecay = kAny;  // else 16 tokens decay by 2^-116 at most
+  static constexpr int kBlocksPerMultiprocessor = 3;
+
+  // Derived
+  static constexpr int kThreads = kWarpgroupThreads;
+  static constexpr int kKeys = 64 * kKeyPanels;
+  static constexpr int kSteps = kKeys / 16;  // of the products over the keys
+  using KeyTile = SwizzledTile<kKdaChunkRows, kKeys>;
+  using Panel = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // of the values, of T and of Aqk
+
+  // Guarded
+  static_assert(kPanels == 1 || kPanels == 2);
+};
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,81 @@
+#include "backends/cuda/sm90/check.h"
+#include "backends/cuda/sm90/kda/prepare/instance.h"
+#include "backends/cuda/sm90/kda/stages.h"
+#include "backends/cuda/sm90/tile/attention_operand.h"
+#include "core/check.h"
+
+namespace warpgrad::cuda::sm90 {
+namespace {
+
+constexpr char kOperation[] = "kdaForward";
+
+using RunKdaPrepare = cudaError_t (*)(const KdaPrepareParams&, int, cudaStream_t);
+
+// With the gate's lower bound at -5 or above, 16 tokens can't decay further than a float32 quotient reaches.
+template <int kKeyPanels>
+RunKdaPrepare find_run(const ops::KdaOptions& options) {
+  constexpr float kDeepestBound = -5;
+  const bool any_decay = options.gate != ops::GateKind::kBounded || options.lower_bound < kDeepestBound;
+  if (options.qk_l2_norm) {
+    return any_decay ? run_kda_prepare<KdaPrepareConfig<kKeyPanels, true, true>>
+                     : run_kda_prepare<KdaPrepareConfig<kKeyPanels, true, false>>;
+  }
+  return any_decay ? run_kda_prepare<KdaPrepareConfig<kKeyPanels, false, true>>
+                   : run_kda_prepare<KdaPrepareConfig<kKeyPanels, false, false>>;
+}
+
+RunKdaPrepare find_run(const KdaProblem& problem) {
+  if (problem.key_panels == 1) return find_run<1>(*problem.options);
+  if (problem.key_panels == 2) return find_run<2>(*problem.options);
+  throw Error(ErrorCode::kUnsupported,
+              concat("kda: on a GPU q and k may have up to 128 columns yet, got ", problem.key_dim));
+}
+
+CUtensorMap make_map(const KdaProblem& problem, const TensorView& view) {
+  return make_rows_map(kOperation, view, problem.tokens, kKdaChunkRows);
+}
+
+}  // namespace
+
+void launch_kda_prepare(const KdaProblem& problem, bool with_u0, void* records, void* t_images, cudaStream_t stream) {
+  const RunKdaPrepare run = find_run(problem);
+  if (problem.num_chunks == 0) return;
+  const ops::KdaOptions& options = *problem.options;
+  KdaPrepareParams params{};
+  params.tensor_map_q = make_map(problem, problem.q);
+  params.tensor_map_k = make_map(problem, problem.k);
+  if (with_u0) params.tensor_map_v = make_map(problem, problem.v);
+  params.chunks = problem.chunks;
+  if (problem.g.dtype == DType::kFloat32) {
+    params.g = problem.g.as<const float>();
+    params.g_batch_stride = problem.g.strides[0];
+    params.g_token_stride = problem.g.strides[1];
+    params.g_head_stride = problem.g.strides[2];
+  } else {
+    params.tensor_map_g = make_map(problem, problem.g);
+  }
+  params.beta = problem.beta.data;
+  params.beta_batch_stride = problem.beta.strides[0];
+  params.beta_token_stride = problem.beta.strides[1];
+  params.beta_head_stride = problem.beta.strides[2];
+  params.a_log = problem.a_log.as<const float>();
+  params.a_log_stride = problem.a_log.strides[0];
+  params.dt_bias = problem.dt_bias.as<const float>();
+  params.dt_bias_stride = problem.dt_bias.strides[0];
+  params.records = static_cast<uint8_t*>(records);
+  params.t_images = static_cast<uint8_t*>(t_images);
+  params.record = problem.record();
+  params.value_heads = static_cast<int32_t>(problem.value_heads);
+  params.group = problem.group();
+  params.key_dim = static_cast<int32_t>(problem.key_dim);
+  params.scale = options.scale;
+  params.lower_bound = options.lower_bound;
+  params.beta_dtype = problem.beta.dtype;
+  params.gate = options.gate;
+  params.beta_logits = options.beta_logits;
+  params.allow_neg_eigval = options.allow_neg_eigval;
+  params.with_u0 = with_u0;
+  check_cuda(run(params, problem.num_chunks * params.value_heads, stream), kOperation, "launch of the preparation");
+}
+
+}  // namespace warpgrad::cuda::sm90
