@@ -292,6 +292,13 @@ describe('numbers', () => {
     expect([...dv.dataSync()]).toEqual([NaN, 1]);
   });
 
+  test.each([NaN, Infinity])('a query without keys gives 0 with a sink of %d too', (logit) => {
+    const q = Tensor.from([1, 1], [1, 2, 1, 1]);
+    const k = Tensor.from([1], [1, 1, 1, 1]);
+    const { out } = attentionForward(q, k, k, { causal: true, sink: Tensor.from([logit]) });
+    expect([...out.dataSync()]).toEqual([0, NaN]);
+  });
+
   test('a key with score -Infinity for all of an odd number of queries takes no weight and gets no gradient of v', () => {
     const q = Tensor.from(new Float32Array(5).fill(1), [1, 5, 1, 1]);
     const k = Tensor.from([-Infinity, 1, 2], [1, 3, 1, 1]);
