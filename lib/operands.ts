@@ -11,7 +11,11 @@ import { describe, sameShape } from './validate';
 const OPERAND_DTYPES: readonly DType[] = ['float32', 'float16', 'bfloat16'];
 
 function expectLive(caller: string, name: string, value: unknown): Tensor {
-  if (!isTensor(value)) throw new WarpgradTypeError(`${caller}: ${name} must be a Tensor, got ${describe(value)}`);
+  if (!isTensor(value)) {
+    const got = describe(value);
+    const which = got === 'Tensor' ? 'one of another library, or of another copy of this one' : got;
+    throw new WarpgradTypeError(`${caller}: ${name} must be a Tensor, got ${which}`);
+  }
   if (value.disposed) throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${caller}: ${name} was disposed`);
   return value;
 }

@@ -3,7 +3,7 @@ import type * as tfjs from '@tensorflow/tfjs-core';
 import { resolveDevice } from '../device';
 import type { DeviceOption } from '../device';
 import { WarpgradError, WarpgradTypeError } from '../errors';
-import { Tensor } from '../tensor';
+import { isTensor, Tensor } from '../tensor';
 import { describe } from '../validate';
 
 const OPERATION_DTYPES = ['float32', 'float16', 'bfloat16'] as const;
@@ -170,7 +170,9 @@ function readFloat32(tensor: Tensor): Float32Array {
 
 function checkInput(name: string, key: string, input: unknown): void {
   if (!(input instanceof tf.Tensor)) {
-    throw new WarpgradTypeError(`${name}: ${key} must be a tensor of TensorFlow.js, got ${describe(input)}`);
+    throw new WarpgradTypeError(
+      `${name}: ${key} must be a tensor of TensorFlow.js, got ${isTensor(input) ? 'one of warpgrad' : describe(input)}`,
+    );
   }
   if (input.dtype !== 'float32') {
     throw new WarpgradTypeError(`${name}: ${key} must be a float32 tensor, got ${input.dtype}`);

@@ -1,5 +1,5 @@
 import * as tf from '@tensorflow/tfjs';
-import { memoryStats, Stream } from '../../lib';
+import { memoryStats, Stream, Tensor } from '../../lib';
 import { attention, kda, kdaWithState } from '../../lib/integrations/tfjs';
 import { Random } from '../support/random';
 import { randomTensor } from './support';
@@ -98,6 +98,11 @@ describe('arguments', () => {
 
   test.each<[string, () => unknown, string]>([
     ['an array', () => [1, 2], 'attention: k must be a tensor of TensorFlow.js, got [1, 2]'],
+    [
+      'one of the other kind',
+      () => Tensor.zeros([1]),
+      'attention: k must be a tensor of TensorFlow.js, got one of warpgrad',
+    ],
     ['nothing', () => undefined, 'attention: k must be a tensor of TensorFlow.js, got undefined'],
     ['integers', () => tf.cast(k, 'int32'), 'attention: k must be a float32 tensor, got int32'],
   ])('%s for a tensor', (_, wrong, message) => {
@@ -113,6 +118,12 @@ describe('arguments', () => {
         `attention: dtype must be one of float32, float16, bfloat16, got '${dtype}'`,
       );
     }
+  });
+
+  test('a flag that only the backward pass needs', () => {
+    expect(() => attention(q, k, v, { deterministic: 'yes' as never })).toThrow(
+      'attention: deterministic must be true or',
+    );
   });
 
   test('unknown options', () => {

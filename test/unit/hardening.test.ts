@@ -122,6 +122,7 @@ describe('objects', () => {
       expectError(() => attentionForward(q, value as Tensor, q), 'ERR_INVALID_ARG_TYPE', message);
     refused(proxy, /k must be a Tensor, got an object/);
     refused(1n, /got 1n/);
+    refused(new (class Tensor {})(), /got one of another library, or of another copy of this one$/);
     refused('x'.repeat(1e6), /got 'x{60}…'$/);
     refused({ constructor: { name: Symbol('name') } }, /got an object$/);
     refused({ constructor: { name: 'x'.repeat(1e6) } }, /got x{60}…$/);
