@@ -3,7 +3,7 @@ import { addon } from './native';
 import { expectCuSeqlens, expectHeadDim, handle, Operands, optionalHandle, streamHandle } from './operands';
 import type { Stream } from './stream';
 import { allocateTensor, type Tensor } from './tensor';
-import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
+import { describe, expectKnownOptions, flagOption, numberOption, readSizes } from './validate';
 
 /** Largest head dimension. */
 const MAX_HEAD_DIM = 256;
@@ -128,11 +128,12 @@ function softcapOption(caller: string, value: unknown): number {
 
 function windowOption(caller: string, options: AttentionOptions): [left: number, right: number] {
   const causal = flagOption(caller, 'causal', options.causal);
-  const { window } = options;
-  if (window === undefined) return [Infinity, causal ? 0 : Infinity];
-  if (!Array.isArray(window)) {
-    throw new WarpgradTypeError(`${caller}: window must be [left, right], got ${describe(window)}`);
+  const given: unknown = options.window;
+  if (given === undefined) return [Infinity, causal ? 0 : Infinity];
+  if (!Array.isArray(given)) {
+    throw new WarpgradTypeError(`${caller}: window must be [left, right], got ${describe(given)}`);
   }
+  const window = readSizes(given); // once: what is checked is what is used
   const valid = (side: unknown) => side === Infinity || (Number.isSafeInteger(side) && (side as number) >= 0);
   if (window.length !== 2 || !valid(window[0]) || !valid(window[1])) {
     throw new WarpgradRangeError(

@@ -250,20 +250,21 @@ function layoutOption(caller: string, value: unknown): 'kv' | 'vk' {
 function checkGate(caller: string, operands: Operands, gate: KdaGate | undefined, headsV: number, keyDim: number) {
   if (gate === undefined) return { kind: 'given', lowerBound: 0, aLog: undefined, dtBias: undefined } as const;
   expectKnownOptions(`${caller}: gate`, gate, GATE_OPTIONS);
-  const bounded = gate.lowerBound !== undefined;
-  const lowerBound = numberOption(caller, 'gate.lowerBound', gate.lowerBound, 0);
+  const { aLog: slope, dtBias: bias, lowerBound: bound } = gate; // read once: what is checked is what is used
+  const bounded = bound !== undefined;
+  const lowerBound = numberOption(caller, 'gate.lowerBound', bound, 0);
   if (bounded && lowerBound >= 0) {
     throw new WarpgradRangeError(`${caller}: gate.lowerBound must be below 0, got ${lowerBound}`);
   }
-  if (!bounded && gate.aLog === undefined) {
+  if (!bounded && slope === undefined) {
     throw new WarpgradTypeError(`${caller}: gate needs aLog (softplus gate) or lowerBound (bounded gate)`);
   }
-  const aLog = gate.aLog === undefined ? undefined : operands.contiguous('gate.aLog', gate.aLog, [headsV], ['float32']);
-  const flat = (gate.dtBias as Partial<Tensor> | undefined)?.rank === 1;
+  const aLog = slope === undefined ? undefined : operands.contiguous('gate.aLog', slope, [headsV], ['float32']);
+  const flat = (bias as Partial<Tensor> | null | undefined)?.rank === 1;
   const dtBias =
-    gate.dtBias === undefined
+    bias === undefined
       ? undefined
-      : operands.contiguous('gate.dtBias', gate.dtBias, flat ? [headsV * keyDim] : [headsV, keyDim], ['float32']);
+      : operands.contiguous('gate.dtBias', bias, flat ? [headsV * keyDim] : [headsV, keyDim], ['float32']);
   return { kind: bounded ? 'bounded' : 'softplus', lowerBound, aLog, dtBias } as const;
 }
 

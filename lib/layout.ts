@@ -2,7 +2,7 @@
 import { DTYPES, type DType } from './dtype';
 import { WarpgradRangeError } from './errors';
 import { addon } from './native';
-import { describe, sameShape, sizeOf } from './validate';
+import { describe, readSizes, sameShape, sizeOf } from './validate';
 
 /** Puts the sizes where the addon reads them and gives the rank. */
 export function putSizes(shape: readonly number[], strides: readonly number[] = []): number {
@@ -15,7 +15,7 @@ export function putSizes(shape: readonly number[], strides: readonly number[] = 
 
 /** Checks strides given by the caller and freezes a copy. @throws WarpgradRangeError */
 export function expectStrides(caller: string, strides: unknown, rank: number): readonly number[] {
-  const list = Array.isArray(strides) ? Object.freeze([...(strides as number[])]) : [];
+  const list = Array.isArray(strides) ? readSizes(strides) : [];
   if (
     !Array.isArray(strides) ||
     list.length !== rank ||
@@ -45,10 +45,32 @@ export function expectShape(caller: string, source: Placed, shape: readonly numb
   );
 }
 
-/** @throws WarpgradRangeError where elements of the target share memory, as an expanded view's do */
+/** @throws WarpgradRangeError where elements of the target may share memory, as an expanded view's do */
 export function expectApart(caller: string, { shape, strides }: Placed): void {
-  if (!strides.some((stride, i) => stride === 0 && shape[i] > 1)) return;
+  if (sizeOf(shape) === 0) return;
+  const steps = shape.flatMap((size, i) => (size > 1 ? [{ size, stride: strides[i] }] : []));
+  steps.sort((a, b) => a.stride - b.stride);
+  let reach = 0; // of the dimensions with shorter strides, from the first element to the last
+  const apart = steps.every(({ size, stride }) => {
+    const beyond = stride > reach;
+    reach += stride * (size - 1);
+    return beyond;
+  });
+  if (apart) return;
   throw new WarpgradRangeError(`${caller}: the elements of the target must not share memory, as an expanded view's do`);
+}
+
+/** @throws WarpgradRangeError for an address that is none, or where elements would lie beyond any */
+export function expectAddress(caller: string, placed: Placed): void {
+  const { address, shape, strides, dtype } = placed;
+  const { bytes } = DTYPES[dtype];
+  if (address <= 0n || address >= 2n ** 64n || address % BigInt(bytes) !== 0n) {
+    throw new WarpgradRangeError(`${caller}: address must be a positive multiple of ${bytes}, got ${address}`);
+  }
+  if (sizeOf(shape) === 0 || spanOf(placed)[1] <= 2n ** 63n) return;
+  throw new WarpgradRangeError(
+    `${caller}: shape [${shape.join(', ')}] with strides [${strides.join(', ')}] reaches beyond any memory from address ${address}`,
+  );
 }
 
 interface Placed {

@@ -11,7 +11,11 @@ import { describe, sameShape } from './validate';
 const OPERAND_DTYPES: readonly DType[] = ['float32', 'float16', 'bfloat16'];
 
 function expectLive(caller: string, name: string, value: unknown): Tensor {
-  if (!isTensor(value)) throw new WarpgradTypeError(`${caller}: ${name} must be a Tensor, got ${describe(value)}`);
+  if (!isTensor(value)) {
+    const got = describe(value);
+    const which = got === 'Tensor' ? 'one of another library, or of another copy of this one' : got;
+    throw new WarpgradTypeError(`${caller}: ${name} must be a Tensor, got ${which}`);
+  }
   if (value.disposed) throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${caller}: ${name} was disposed`);
   return value;
 }
@@ -133,10 +137,14 @@ export function expectCuSeqlens(caller: string, name: string, value: unknown, ro
 function readOffsets(caller: string, name: string, value: unknown): Int32Array {
   if (types.isInt32Array(value)) return value.length === 0 ? new Int32Array(0) : Int32Array.from(value); // or detached
   if (Array.isArray(value)) {
-    const entries: readonly unknown[] = [...(value as unknown[])]; // read once: what is checked is what is used
-    const wrong = entries.find((entry) => typeof entry !== 'number' || entry !== (entry | 0));
-    if (wrong === undefined && !entries.includes(undefined)) return Int32Array.from(entries as number[]);
-    throw new WarpgradRangeError(`${caller}: ${name} must hold whole numbers below 2^31, got ${describe(wrong)}`);
+    const offsets: number[] = []; // each entry is read once: what is checked is what is used
+    for (const entry of value as unknown[]) {
+      if (typeof entry !== 'number' || entry !== (entry | 0)) {
+        throw new WarpgradRangeError(`${caller}: ${name} must hold whole numbers below 2^31, got ${describe(entry)}`);
+      }
+      offsets.push(entry);
+    }
+    return Int32Array.from(offsets);
   }
   if (isTensor(value) && value.dtype === 'int32' && value.device === 'cpu' && value.rank === 1) {
     if (value.disposed) throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${caller}: ${name} was disposed`);

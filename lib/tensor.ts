@@ -3,7 +3,15 @@ import { DTYPES, expectDType, type DType, type TypedArray } from './dtype';
 import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { readHostData, type TensorData } from './host-data';
 import { addon, type NativeTensor } from './native';
-import { contiguousStrides, expectApart, expectShape, expectStrides, overlaps, putSizes } from './layout';
+import {
+  contiguousStrides,
+  expectAddress,
+  expectApart,
+  expectShape,
+  expectStrides,
+  overlaps,
+  putSizes,
+} from './layout';
 import { nativeStream, resolveStream, type Stream } from './stream';
 import { describe, expectDim, expectKnownOptions, expectShapeOption, sizeOf } from './validate';
 
@@ -164,17 +172,16 @@ export class Tensor {
     if (typeof address !== 'bigint') {
       throw new WarpgradTypeError(`${caller}: address must be a bigint, got ${describe(address)}`);
     }
-    const { bytes, nativeCode } = DTYPES[dtype];
-    if (address <= 0n || address >= 2n ** 64n || address % BigInt(bytes) !== 0n) {
-      throw new WarpgradRangeError(`${caller}: address must be a positive multiple of ${bytes}, got ${address}`);
-    }
     if (owner !== undefined && (owner === null || !['object', 'function'].includes(typeof owner))) {
       throw new WarpgradTypeError(`${caller}: owner must be an object, got ${describe(owner)}`);
     }
-    const strides = options.strides === undefined ? undefined : expectStrides(caller, options.strides, dims.length);
-    const rank = putSizes(dims, strides ?? contiguousStrides(dims));
-    const handle = native(() => addon.tensorAdopt(nativeStream(stream), nativeCode, rank, address, owner));
-    return new Tensor(MADE_HERE, handle, dims, strides, dtype, stream);
+    const given = options.strides === undefined ? undefined : expectStrides(caller, options.strides, dims.length);
+    const strides = given ?? contiguousStrides(dims);
+    expectAddress(caller, { address, shape: dims, strides, dtype });
+    const rank = putSizes(dims, strides);
+    const code = DTYPES[dtype].nativeCode;
+    const handle = native(() => addon.tensorAdopt(nativeStream(stream), code, rank, address, owner));
+    return new Tensor(MADE_HERE, handle, dims, given, dtype, stream);
   }
 
   /** Number of dimensions. */
@@ -236,8 +243,8 @@ export class Tensor {
         `slice: expected 0 <= start <= end <= ${size}, got start ${describe(start)}, end ${describe(end)}`,
       );
     }
-    const shape = this.shape.map((extent, i) => (i === dim ? end - start : extent));
     const empty = start === end;
+    const shape = this.shape.map((extent, i) => (i !== dim ? extent : empty ? 0 : end - start)); // -0 - 0 is -0
     return this.#share(shape, this.strides, empty ? 0 : start * this.strides[dim]);
   }
 

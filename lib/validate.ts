@@ -19,6 +19,8 @@ export function sameShape(one: readonly number[], other: readonly number[]): boo
 /** Letters of a string that a message repeats. */
 const MOST_SHOWN = 60;
 
+const shorten = (text: string): string => (text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}…` : text);
+
 /** Names a value in a message. */
 export function describe(value: unknown): string {
   try {
@@ -29,13 +31,16 @@ export function describe(value: unknown): string {
 }
 
 function describeKnown(value: unknown): string {
-  if (typeof value === 'string') return value.length > MOST_SHOWN ? `'${value.slice(0, MOST_SHOWN)}…'` : `'${value}'`;
+  if (typeof value === 'string') return `'${shorten(value)}'`;
   if (typeof value === 'bigint') return `${value}n`;
   if (Array.isArray(value)) {
     const shown = value.slice(0, MAX_RANK + 1).map((element) => (Array.isArray(element) ? '[…]' : describe(element)));
     return `[${shown.join(', ')}${value.length > shown.length ? ', …' : ''}]`;
   }
-  if (typeof value === 'object' && value !== null) return (value.constructor as { name?: string })?.name ?? 'an object';
+  if (typeof value === 'object' && value !== null) {
+    const name = (value.constructor as { name?: unknown } | undefined)?.name;
+    return typeof name === 'string' && name !== '' ? shorten(name) : 'an object';
+  }
   return typeof value === 'function' ? 'a function' : String(value);
 }
 
@@ -51,14 +56,27 @@ export function expectKnownOptions(caller: string, options: unknown, known: read
   }
 }
 
+/**
+ * A frozen copy of a list of sizes, with 0 for -0: what is checked is what is used. Of a list that is too long only as much
+ * as shows that: it may have 2^32 entries.
+ */
+export function readSizes(list: readonly unknown[]): readonly number[] {
+  const read = (_: unknown, i: number): number => {
+    const size = list[i] as number;
+    return size === 0 ? 0 : size;
+  };
+  return Object.freeze(Array.from({ length: Math.min(list.length, MAX_RANK + 1) }, read));
+}
+
 /** Checks a shape given by the caller and freezes a copy. @throws WarpgradTypeError, WarpgradRangeError */
 export function expectShapeOption(caller: string, shape: unknown): readonly number[] {
   if (!Array.isArray(shape)) {
     throw new WarpgradTypeError(`${caller}: shape must be an array of sizes, got ${describe(shape)}`);
   }
-  const dims = Object.freeze([...(shape as number[])]); // read once: what is checked is what is used
+  const dims = readSizes(shape);
   const valid = dims.length <= MAX_RANK && dims.every((dim) => Number.isSafeInteger(dim) && dim >= 0);
-  if (!valid || !Number.isSafeInteger(sizeOf(dims) * 4)) {
+  // Without sizes of 0, which would hide strides beyond any memory.
+  if (!valid || !Number.isSafeInteger(sizeOf(dims.map((dim) => dim || 1)) * 4)) {
     throw new WarpgradRangeError(
       `${caller}: shape must be at most ${MAX_RANK} whole numbers >= 0 with an addressable product, got ${describe(dims)}`,
     );

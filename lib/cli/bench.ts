@@ -124,7 +124,7 @@ export const command: Command = {
     const operation = options.op === undefined ? undefined : parseChoice('--op', options.op, OPERATIONS);
     // Before anything is measured: minutes of results must not be lost to a folder that can't be made.
     if (options.out !== undefined) makeFolder(path.resolve(options.out));
-    const device = resolveDevice('bench', parseDevice(options.device));
+    const device = resolveDevice('--device', parseDevice(options.device));
     const { report, pages } = await measure(operation, device, options.quick);
     if (options.out !== undefined) write(options.out, report, pages);
     process.stdout.write(options.json ? pages.json : pages.terminal);

@@ -140,7 +140,7 @@ export const command: Command = {
       device: { type: 'string', default: 'auto' },
       json: { type: 'boolean', default: false },
     });
-    const device = resolveDevice('check', parseDevice(options.device));
+    const device = resolveDevice('--device', parseDevice(options.device));
     const findings = await runChecks(device, () => true);
     const ok = findings.rows.length > 0 && findings.rows.every((row) => row.ok);
     const json = () => `${JSON.stringify({ device, ok, ...findings }, null, 2)}\n`;

@@ -11,7 +11,7 @@ import type { DeviceOption } from '../device';
 import { GATE_OPTIONS, KDA_OPTIONS, kdaBackward, kdaForward } from '../kda';
 import type { KdaForwardOptions } from '../kda';
 import { type Tensor } from '../tensor';
-import { expectKnownOptions } from '../validate';
+import { expectKnownOptions, flagOption } from '../validate';
 import { differentiable } from './tfjsOperation';
 import type { Inputs, OperationDType, Recorded } from './tfjsOperation';
 
@@ -56,6 +56,7 @@ export interface TfjsKdaOptions
 export function attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, options: TfjsAttentionOptions = {}): tf.Tensor {
   expectKnownOptions('attention', options, [...ATTENTION_OPTIONS, 'deterministic', ...PLACEMENT_OPTIONS]);
   const { sink, device, dtype, deterministic, ...rest } = options;
+  flagOption('attention', 'deterministic', deterministic); // otherwise the backward pass would be the first to look
   const inputs = { q, k, v, ...(sink !== undefined && { sink }) };
   const record = (tensors: Inputs<Tensor>): Recorded => {
     const forwardOptions = { ...rest, ...(tensors['sink'] && { sink: tensors['sink'] }) };

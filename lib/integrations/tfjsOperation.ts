@@ -3,9 +3,11 @@ import type * as tfjs from '@tensorflow/tfjs-core';
 import { resolveDevice } from '../device';
 import type { DeviceOption } from '../device';
 import { WarpgradError, WarpgradTypeError } from '../errors';
-import { Tensor } from '../tensor';
+import { isTensor, Tensor } from '../tensor';
+import { describe } from '../validate';
 
-export type OperationDType = 'float32' | 'float16' | 'bfloat16';
+const OPERATION_DTYPES = ['float32', 'float16', 'bfloat16'] as const;
+export type OperationDType = (typeof OPERATION_DTYPES)[number];
 
 /** Tensors by the name of the argument. */
 export type Inputs<T> = Readonly<Record<string, T>>;
@@ -42,6 +44,9 @@ export function differentiable(
   for (const [key, input] of Object.entries(inputs)) checkInput(name, key, input);
   const device = resolveDevice(name, placement.device ?? 'auto');
   const dtype = placement.dtype ?? (device === 'cpu' ? 'float32' : 'bfloat16');
+  if (!OPERATION_DTYPES.includes(dtype)) {
+    throw new WarpgradTypeError(`${name}: dtype must be one of ${OPERATION_DTYPES.join(', ')}, got ${describe(dtype)}`);
+  }
   const dtypeOf = (key: string) => (IN_OPERATION_DTYPE.has(key) ? dtype : 'float32');
   const isRecording = tf.engine().isTapeOn();
   releaseAbandoned();
@@ -165,16 +170,13 @@ function readFloat32(tensor: Tensor): Float32Array {
 
 function checkInput(name: string, key: string, input: unknown): void {
   if (!(input instanceof tf.Tensor)) {
-    throw new WarpgradTypeError(`${name}: ${key} must be a tensor of TensorFlow.js, got ${describe(input)}`);
+    throw new WarpgradTypeError(
+      `${name}: ${key} must be a tensor of TensorFlow.js, got ${isTensor(input) ? 'one of warpgrad' : describe(input)}`,
+    );
   }
   if (input.dtype !== 'float32') {
     throw new WarpgradTypeError(`${name}: ${key} must be a float32 tensor, got ${input.dtype}`);
   }
-}
-
-function describe(value: unknown): string {
-  if (value === null || typeof value !== 'object') return String(value);
-  return `an object of class ${value.constructor?.name ?? 'Object'}`;
 }
 
 /** Loaded here and not by an import, so that a missing peer dependency is named with its cure. */

@@ -42,7 +42,7 @@ const title = able ? 'GPU archive' : 'GPU archive (skipped: needs tar, xz and st
     ['bench', 'there is no usable GPU: WARPGRAD_DISABLE_CUDA=1 hides GPUs\n'],
     [
       'check',
-      'warpgrad check: check: there is no device cuda: WARPGRAD_DISABLE_CUDA=1 hides GPUs (ERR_WARPGRAD_NO_DEVICE)\n',
+      'warpgrad check: --device: there is no device cuda: WARPGRAD_DISABLE_CUDA=1 hides GPUs (ERR_WARPGRAD_NO_DEVICE)\n',
     ],
   ])('%s says that there is no GPU', (command, message) => {
     const { status, stderr } = runArchive(command);

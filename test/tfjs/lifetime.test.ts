@@ -1,5 +1,5 @@
 import * as tf from '@tensorflow/tfjs';
-import { memoryStats, Stream } from '../../lib';
+import { memoryStats, Stream, Tensor } from '../../lib';
 import { attention, kda, kdaWithState } from '../../lib/integrations/tfjs';
 import { Random } from '../support/random';
 import { randomTensor } from './support';
@@ -97,7 +97,12 @@ describe('arguments', () => {
   const [q, k, v] = operands();
 
   test.each<[string, () => unknown, string]>([
-    ['an array', () => [1, 2], 'attention: k must be a tensor of TensorFlow.js, got an object of class Array'],
+    ['an array', () => [1, 2], 'attention: k must be a tensor of TensorFlow.js, got [1, 2]'],
+    [
+      'one of the other kind',
+      () => Tensor.zeros([1]),
+      'attention: k must be a tensor of TensorFlow.js, got one of warpgrad',
+    ],
     ['nothing', () => undefined, 'attention: k must be a tensor of TensorFlow.js, got undefined'],
     ['integers', () => tf.cast(k, 'int32'), 'attention: k must be a float32 tensor, got int32'],
   ])('%s for a tensor', (_, wrong, message) => {
@@ -108,7 +113,17 @@ describe('arguments', () => {
 
   test('a wrong device or dtype', () => {
     expect(() => attention(q, k, v, { device: 'tpu' as 'cpu' })).toThrow("attention: device must be 'cpu', 'cuda'");
-    expect(() => attention(q, k, v, { dtype: 'int8' as 'float32' })).toThrow('dtype must be one of');
+    for (const dtype of ['int8', 'int32']) {
+      expect(() => attention(q, k, v, { dtype: dtype as 'float32' })).toThrow(
+        `attention: dtype must be one of float32, float16, bfloat16, got '${dtype}'`,
+      );
+    }
+  });
+
+  test('a flag that only the backward pass needs', () => {
+    expect(() => attention(q, k, v, { deterministic: 'yes' as never })).toThrow(
+      'attention: deterministic must be true or',
+    );
   });
 
   test('unknown options', () => {

@@ -33,7 +33,15 @@ test('copyFrom: a column onto its neighbour rows', () => {
 });
 
 test('copyFrom: a target whose elements share memory is refused', () => {
-  const target = Tensor.zeros([1]).expand([4]);
-  expect(() => target.copyFrom(ramp(4))).toThrow(WarpgradRangeError);
-  expect(() => target.copyFrom(ramp(4))).toThrow(/copyFrom: the elements of the target must not share memory/);
+  const memory = Tensor.zeros([8]);
+  const windows = Tensor.fromPointer(memory.address, [2, 3], { strides: [2, 1], owner: memory });
+  const rows = Tensor.fromPointer(memory.address, [2, 3], { strides: [3, 1], owner: memory });
+  for (const target of [Tensor.zeros([1, 1]).expand([2, 3]), windows]) {
+    expect(() => target.copyFrom(ramp(6, [2, 3]))).toThrow(WarpgradRangeError);
+    expect(() => target.copyFrom(ramp(6, [2, 3]))).toThrow(
+      /copyFrom: the elements of the target must not share memory/,
+    );
+  }
+  rows.copyFrom(ramp(6, [2, 3]));
+  expect([...memory.dataSync()]).toEqual([0, 1, 2, 3, 4, 5, 0, 0]);
 });

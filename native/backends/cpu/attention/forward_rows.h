@@ -270,9 +270,7 @@ class ForwardRows {
 
   // A row without a key has no sum, and gets 0. A sum of 0 where there are keys comes from infinite scores: NaN, not an
   // answer.
-  static IVec no_key(const RowState<kVecs>& state, int v) {
-    return (state.sum[v] == 0.0f) & (state.first[v] > state.last[v]);
-  }
+  static IVec no_key(const RowState<kVecs>& state, int v) { return state.first[v] > state.last[v]; }
 
   void store_lse() {
     for (int v = 0; v < kVecs; ++v) {
