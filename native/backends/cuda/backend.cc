@@ -130,6 +130,7 @@ std::function<void()> CudaBackend::enqueue_download(Stream& stream, const Storag
                                                     void* host, size_t bytes) {
   const char* from = static_cast<const char*>(data);
   char* to = static_cast<char*>(host);
+  const DeviceGuard guard(device_->index());
   const std::shared_ptr<Staging> staging = staging_->take();
   const bool fits = Staging::fits(bytes);
   enqueue("the copy to the host", stream, {{source}, {}}, [&](cudaStream_t handle) {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "backends/cuda/runtime/arena.h"
-#include "backends/cuda/runtime/status.h"
 #include "core/check.h"
 
 namespace warpgrad::cuda {
@@ -124,23 +123,6 @@ void CudaDevice::outside_capture(std::function<void()> work) {
   } else {
     work();
   }
-}
-
-void CudaDevice::expect_working() const {
-  if (!failed_.load(std::memory_order_relaxed)) return;
-  std::lock_guard lock(fault_mutex_);
-  throw Error(ErrorCode::kDeviceFailure,
-              concat("cuda:", index_, " can't be used any more in this process: ", fault_, "; start a new process"));
-}
-
-void CudaDevice::check_work(cudaError_t status, const char* operation) {
-  if (status == cudaSuccess) return;
-  if (is_sticky(status)) {
-    std::lock_guard lock(fault_mutex_);
-    if (fault_.empty()) fault_ = concat(operation, " failed with ", cudaGetErrorName(status));
-    failed_.store(true);
-  }
-  check(status, operation);
 }
 
 }  // namespace warpgrad::cuda

@@ -6,10 +6,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <unordered_set>
 #include <vector>
 
+#include "backends/cuda/runtime/status.h"
 #include "core/storage.h"
 
 namespace warpgrad::cuda {
@@ -29,7 +29,7 @@ class DeviceGuard {
   bool switched_ = false;
 };
 
-// One GPU as one environment uses it: its memory pool, and whether it still works.
+// One GPU as one environment uses it: its memory pool and its captures.
 class CudaDevice {
  public:
   explicit CudaDevice(int index);
@@ -57,10 +57,9 @@ class CudaDevice {
   void end_capture() noexcept;
   void outside_capture(std::function<void()> work);
 
-  // Throws Error(kDeviceFailure) once a fault has made the device unusable for this process.
-  void expect_working() const;
-  // Checks the status of asynchronous work and remembers a fault. Names the operation.
-  void check_work(cudaError_t status, const char* operation);
+  // See runtime/status.h. The status of asynchronous work is this device's, whichever is current.
+  void expect_working() const { cuda::expect_working(index_); }
+  void check_work(cudaError_t status, const char* operation) const { check(status, operation, index_); }
 
  private:
   bool capturing();
@@ -74,9 +73,6 @@ class CudaDevice {
   std::mutex capture_mutex_;
   int captures_ = 0;
   std::vector<std::function<void()>> after_capture_;
-  std::atomic<bool> failed_{false};
-  mutable std::mutex fault_mutex_;
-  std::string fault_;
 };
 
 }  // namespace warpgrad::cuda
