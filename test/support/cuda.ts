@@ -6,12 +6,16 @@ import { Random } from './random';
 const { devices, reason } = systemInfo().cuda;
 const gpu = devices.find(({ usable }) => usable);
 
+/** Runs the tests of the GPU on another device, to try them where there is none: WARPGRAD_TEST_DEVICE=cpu. */
+const substitute = process.env.WARPGRAD_TEST_DEVICE as Device | undefined;
+
 /** The first usable GPU. */
-export const CUDA: Device = `cuda:${gpu?.index ?? 0}`;
+export const CUDA: Device = substitute ?? `cuda:${gpu?.index ?? 0}`;
 
 /** `describe` with the GPU's name, or skipped with the reason why there is none. */
 export function describeCuda(title: string, body: () => void): void {
-  if (gpu) describe(`${title} (${gpu.name})`, body);
+  if (substitute) describe(`${title} (on ${substitute})`, body);
+  else if (gpu) describe(`${title} (${gpu.name})`, body);
   else describe.skip(`${title} (skipped, no usable GPU: ${reason})`, body);
 }
 
