@@ -19,7 +19,7 @@ export function describeCuda(title: string, body: () => void): void {
   else describe.skip(`${title} (skipped, no usable GPU: ${reason})`, body);
 }
 
-/** The same values on the GPU in 16 bits, and on the CPU in float32. */
+/** The same values on the GPU in a dtype, and on the CPU in float32. */
 export interface Twin {
   readonly gpu: Tensor;
   readonly cpu: Tensor;
@@ -37,7 +37,7 @@ export class Pool {
     this.#label = label;
   }
 
-  twin(shape: readonly number[], dtype: Exclude<Operand, 'float32'>): Twin {
+  twin(shape: readonly number[], dtype: Operand, map?: (value: number) => number): Twin {
     const size = shape.reduce((product, extent) => product * extent, 1);
     const values = new Float32Array(size);
     if (this.#numbers.length === 0) this.#draw();
@@ -47,6 +47,7 @@ export class Pool {
       at += part.length;
       this.#at = (this.#at + part.length) % this.#numbers.length;
     }
+    if (map) values.forEach((value, at) => (values[at] = map(value)));
     using rounded = Tensor.from(values, shape, { dtype });
     return { gpu: rounded.to({ device: CUDA }), cpu: rounded.to({ dtype: 'float32' }) };
   }
