@@ -1,132 +1,52 @@
 import { kdaForward, Stream, systemInfo } from '../../lib';
 import type { Float64Tensor } from '../../lib/reference/float64';
-import { changedFrom, sliceOf } from '../support/arrays';
 import { kdaFailures } from '../support/check';
-import { expectBitwiseEqual, failuresOf, maxAbs } from '../support/compare';
+import { expectBitwiseEqual, failuresOf } from '../support/compare';
 import { withCpu } from '../support/cpu';
 import type { Operand } from '../support/dtypes';
-import { kdaReference, randomKdaCase, roundedKdaCase, type KdaCase } from '../support/kdaCases';
+import { fullKdaCase, kdaReference, randomKdaCase, roundedKdaCase } from '../support/kdaCases';
 import { runKdaInParts } from '../support/kdaParts';
+import {
+  expectCausal,
+  expectIndependentEntries,
+  expectPackedAsAlone,
+  expectSameLayouts,
+  expectSameResults,
+} from '../support/kdaProperties';
 import { Random } from '../support/random';
 import { fromTensor, readAll, runKda, toTensor, type KdaResults } from '../support/run';
 import { kdaNaturals, kdaTolerance } from '../support/tolerance';
 
 const DTYPES: readonly Operand[] = ['float32', 'float16', 'bfloat16'];
-const TOKEN_RESULTS = ['out', 'dq', 'dk', 'dv', 'dg', 'dbeta'] as const;
-const [H, HV] = [2, 4];
-
-/** A dense case with every option: softplus gate, logits, states, L2 norm. */
-function denseCase(random: Random, batch: number, length: number, [K, V] = [64, 48]): KdaCase {
-  const state = () => random.tensor([batch, HV, K, V]);
-  return {
-    title: 'dense',
-    inputs: {
-      q: random.tensor([batch, length, H, K]),
-      k: random.tensor([batch, length, H, K]),
-      v: random.tensor([batch, length, HV, V]),
-      g: random.tensor([batch, length, HV, K]),
-      beta: random.tensor([batch, length, HV]),
-    },
-    dOut: random.tensor([batch, length, HV, V]),
-    dFinalState: state(),
-    options: {
-      qkL2Norm: true,
-      betaLogits: true,
-      allowNegEigval: true,
-      gate: { aLog: random.tensor([HV]), dtBias: random.tensor([HV, K]) },
-      initialState: state(),
-    },
-  };
-}
-
-function mapped(item: KdaCase, map: (tensor: Float64Tensor) => Float64Tensor): KdaCase {
-  const { q, k, v, g, beta } = item.inputs;
-  return { ...item, inputs: { q: map(q), k: map(k), v: map(v), g: map(g), beta: map(beta) }, dOut: map(item.dOut) };
-}
-
-function expectSameResults(actual: KdaResults, expected: KdaResults): void {
-  expect(Object.keys(actual)).toEqual(Object.keys(expected));
-  for (const name of Object.keys(expected) as (keyof KdaResults)[]) {
-    expectBitwiseEqual(name, actual[name].data, expected[name].data);
-  }
-}
+const DIMS = [64, 48] as const;
 
 // Expected values: the same call with other later tokens.
 test.each(DTYPES)('%s: later tokens change no output before them, bitwise', async (dtype) => {
   const random = new Random(`KDA causality ${dtype}`);
-  const item = roundedKdaCase(denseCase(random, 2, 140), dtype);
-  const before = await runKda(item, { dtype });
+  const item = roundedKdaCase(fullKdaCase(random, { B: 2, T: 140, dims: DIMS }), dtype);
   for (const from of [1, 64, random.integer(2, 139)]) {
-    const after = await runKda(
-      mapped(item, (tensor) => changedFrom(tensor, 1, from, () => random.integer(-2, 2))),
-      { dtype },
-    );
-    const head = ({ out }: KdaResults) => sliceOf(out, 1, 0, from).data;
-    expectBitwiseEqual(`out before token ${from}`, head(after), head(before));
-    expect(after.out.data).not.toEqual(before.out.data);
+    await expectCausal((next) => runKda(next, { dtype }), item, from, random);
   }
 });
 
 // Expected values: each batch entry alone.
 test.each(DTYPES)('%s: batch entries are independent, bitwise', async (dtype) => {
-  const item = roundedKdaCase(denseCase(new Random(`KDA batch ${dtype}`), 3, 100), dtype);
-  const together = await runKda(item, { dtype });
-  for (let b = 0; b < 3; b++) {
-    const entry = (tensor: Float64Tensor) => sliceOf(tensor, 0, b, b + 1);
-    const { options, dFinalState } = item;
-    const alone = await runKda(
-      {
-        ...mapped(item, entry),
-        dFinalState: entry(dFinalState!),
-        options: { ...options, initialState: entry(options.initialState!) },
-      },
-      { dtype },
-    );
-    for (const name of [...TOKEN_RESULTS, 'finalState', 'dInitialState'] as const) {
-      expectBitwiseEqual(`${name} of entry ${b}`, alone[name].data, entry(together[name]).data);
-    }
-  }
+  const item = roundedKdaCase(fullKdaCase(new Random(`KDA batch ${dtype}`), { B: 3, T: 100, dims: DIMS }), dtype);
+  await expectIndependentEntries((next) => runKda(next, { dtype }), item);
 });
 
 // Expected values: each sequence alone, as a dense call.
 test.each(DTYPES)('%s: a packed sequence gives what it gives alone, bitwise', async (dtype) => {
   const random = new Random(`KDA packed ${dtype}`);
-  const cu = [0, 70, 70, 71, 200, 233];
-  const drawn = denseCase(random, 1, 233);
-  const state = () => random.tensor([5, HV, 64, 48]);
-  const options = { ...drawn.options, cuSeqlens: cu, initialState: state() };
-  const item = roundedKdaCase({ ...drawn, dFinalState: state(), options }, dtype);
-  const packed = await runKda(item, { dtype });
-  for (let n = 0; n < 5; n++) {
-    const [start, end] = [cu[n], cu[n + 1]];
-    const entry = (tensor: Float64Tensor) => sliceOf(tensor, 0, n, n + 1);
-    if (start === end) {
-      expectBitwiseEqual('state passed through', entry(packed.finalState).data, entry(item.options.initialState!).data);
-      expectBitwiseEqual('its gradient', entry(packed.dInitialState).data, entry(item.dFinalState!).data);
-      continue;
-    }
-    const { cuSeqlens: _cuSeqlens, ...rest } = item.options;
-    const alone = await runKda(
-      {
-        ...mapped(item, (tensor) => sliceOf(tensor, 1, start, end)),
-        dFinalState: entry(item.dFinalState!),
-        options: { ...rest, initialState: entry(rest.initialState!) },
-      },
-      { dtype },
-    );
-    for (const name of TOKEN_RESULTS) {
-      expectBitwiseEqual(`${name} of sequence ${n}`, sliceOf(packed[name], 1, start, end).data, alone[name].data);
-    }
-    expectBitwiseEqual(`finalState ${n}`, entry(packed.finalState).data, alone.finalState.data);
-    expectBitwiseEqual(`dInitialState ${n}`, entry(packed.dInitialState).data, alone.dInitialState.data);
-  }
+  const item = roundedKdaCase(fullKdaCase(random, { T: 233, dims: DIMS }, [0, 70, 70, 71, 200, 233]), dtype);
+  await expectPackedAsAlone((next) => runKda(next, { dtype }), item);
 });
 
 // Expected values: the float64 reference on the whole; states and their gradients carry over from call to call.
 test('a sequence cut anywhere and chained through its states equals one call, gradients too', async () => {
   const random = new Random('KDA cuts');
   const length = 150;
-  const item = roundedKdaCase(denseCase(random, 2, length), 'float32');
+  const item = roundedKdaCase(fullKdaCase(random, { B: 2, T: length, dims: DIMS }), 'float32');
   const expected = kdaReference(item);
   const naturals: Partial<Record<keyof KdaResults, number>> = kdaNaturals(item);
   const cut = random.integer(2, length - 2);
@@ -146,7 +66,7 @@ test('a sequence cut anywhere and chained through its states equals one call, gr
 test.each(DTYPES)('%s: equal for any number of threads, bitwise', async (dtype) => {
   const random = new Random(`KDA threads ${dtype}`);
   const items = Array.from({ length: 4 }, () => roundedKdaCase(randomKdaCase(random, 'small'), dtype));
-  items.push(roundedKdaCase(denseCase(random, 1, 200), dtype));
+  items.push(roundedKdaCase(fullKdaCase(random, { T: 200, dims: DIMS }), dtype));
   for (const item of items) {
     const single = await withCpu({ cpuThreads: 1 }, () => runKda(item, { dtype }));
     for (const cpuThreads of [2, 3, 8]) {
@@ -180,7 +100,7 @@ test.each(DTYPES)('%s: the saving mode gives what the recomputing mode gives, bi
 // Expected values: the first of the repeats, which run while another stream keeps the processor busy.
 test('50 repeats under load are bitwise equal', async () => {
   const random = new Random('KDA repeats');
-  const item = denseCase(random, 1, 130);
+  const item = fullKdaCase(random, { T: 130, dims: DIMS });
   const first = await runKda(item, { dtype: 'bfloat16' });
   const other = new Stream();
   const { q, k, v, g, beta } = item.inputs;
@@ -202,7 +122,7 @@ test('50 repeats under load are bitwise equal', async () => {
 
 // Expected values: the inputs before the call.
 test('inputs are bit-identical after a call', async () => {
-  const item = roundedKdaCase(denseCase(new Random('KDA inputs'), 1, 70), 'float32');
+  const item = roundedKdaCase(fullKdaCase(new Random('KDA inputs'), { T: 70, dims: DIMS }), 'float32');
   const { q, k, v, g, beta } = item.inputs;
   const sources = { q, k, v, g, beta, initialState: item.options.initialState!, aLog: item.options.gate!.aLog! };
   const tensors = Object.fromEntries(
@@ -221,33 +141,9 @@ test('inputs are bit-identical after a call', async () => {
 
 // Expected values: the kv layout; a random state is not symmetric, so a silent transpose would show.
 test('both state layouts give the same, with K = V and a random state', async () => {
-  const item = roundedKdaCase(denseCase(new Random('KDA layouts'), 2, 70, [128, 128]), 'float32');
-  const transposed = ({ shape, data }: Float64Tensor): Float64Tensor => {
-    const result = data.slice();
-    data.forEach((value, at) => {
-      const [block, i, j] = [Math.floor(at / 16384), Math.floor(at / 128) % 128, at % 128];
-      result[block * 16384 + j * 128 + i] = value;
-    });
-    return { shape, data: result };
-  };
-  const kv = await runKda(item, { dtype: 'float32' });
-  const vk = await runKda(
-    {
-      ...item,
-      dFinalState: transposed(item.dFinalState!),
-      options: { ...item.options, stateLayout: 'vk', initialState: transposed(item.options.initialState!) },
-    },
-    { dtype: 'float32' },
-  );
-  for (const name of [...TOKEN_RESULTS, 'dALog', 'dDtBias'] as const) {
-    expect(
-      failuresOf({ [name]: vk[name] }, { [name]: kv[name] }, () => ({ maxAbs: 1e-6 * maxAbs(kv[name].data) })),
-    ).toEqual([]);
-  }
-  for (const name of ['finalState', 'dInitialState'] as const) {
-    const tolerance = { maxAbs: 1e-6 * maxAbs(kv[name].data) };
-    expect(failuresOf({ [name]: transposed(vk[name]) }, { [name]: kv[name] }, () => tolerance)).toEqual([]);
-  }
+  const drawn = fullKdaCase(new Random('KDA layouts'), { B: 2, T: 70, dims: [128, 128] });
+  const item = roundedKdaCase(drawn, 'float32');
+  await expectSameLayouts((next) => runKda(next, { dtype: 'float32' }), item, 1e-6);
 });
 
 // Expected values: the float64 reference. A row's sum of squares passes the largest float from 1.8e19 on, and underflows
@@ -258,7 +154,7 @@ test.each([1e18, 1e25, 3e37, 1e-20, 1e-38])('the L2 norm of rows of size %d', as
     [5, 16], // its backward works in double precision
   ] as const) {
     const random = new Random(`norm ${size} ${dims[0]}`);
-    const drawn = denseCase(random, 1, 70, [...dims]);
+    const drawn = fullKdaCase(random, { T: 70, dims });
     const large = ({ shape, data }: Float64Tensor) => ({ shape, data: data.map((x, i) => (i % 3 ? size * x : x)) });
     const { q, k } = drawn.inputs;
     const item = { ...drawn, inputs: { ...drawn.inputs, q: large(q), k: large(k) } };

@@ -4,7 +4,7 @@ import { failuresOf } from './compare';
 import type { Operand } from './dtypes';
 import { kdaReference, roundedKdaCase, type KdaCase } from './kdaCases';
 import { runAttention, runKda, type AttentionResults, type KdaResults, type KdaRun } from './run';
-import { attentionNaturals, kdaNaturals, kdaTolerance, randomTolerance } from './tolerance';
+import { attentionNaturals, kdaNaturals, kdaNaturalsByCpu, kdaTolerance, randomTolerance } from './tolerance';
 
 /** What is wrong with the library's forward and backward of a case, against the float64 reference on the rounded inputs. */
 export async function attentionFailures(
@@ -25,8 +25,27 @@ export async function attentionFailures(
 /** The same for KDA. */
 export async function kdaFailures(drawn: KdaCase, run: KdaRun): Promise<string[]> {
   const item = roundedKdaCase(drawn, run.dtype, run.gateDtype);
-  const actual = await runKda(item, run);
-  const expected = kdaReference(item);
-  const naturals: Partial<Record<keyof KdaResults, number>> = kdaNaturals(item);
-  return failuresOf(actual, expected, (name) => kdaTolerance(run.dtype, name, expected[name]!, naturals));
+  return failuresBeside(await runKda(item, run), kdaReference(item), kdaNaturals(item), run);
+}
+
+/** The same beside the CPU in float32, which its own tests compare with the reference: where that would be slow. */
+export async function kdaFailuresBesideCpu(drawn: KdaCase, run: KdaRun): Promise<string[]> {
+  const item = roundedKdaCase(drawn, run.dtype, run.gateDtype);
+  const expected = await runKda(item, { dtype: 'float32' });
+  return failuresBeside(await runKda(item, run), expected, await kdaNaturalsByCpu(item), run);
+}
+
+function failuresBeside(
+  actual: KdaResults,
+  expected: Partial<KdaResults>,
+  naturals: Partial<Record<keyof KdaResults, number>>,
+  run: KdaRun,
+): string[] {
+  const precision = kdaPrecision(run);
+  return failuresOf(actual, expected, (name) => kdaTolerance(precision, name, expected[name]!, naturals));
+}
+
+/** What KDA computes in: a GPU rounds float16 operands to bfloat16. */
+export function kdaPrecision({ dtype, device = 'cpu' }: KdaRun): Operand {
+  return device === 'cpu' ? dtype : 'bfloat16';
 }

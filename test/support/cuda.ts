@@ -6,16 +6,20 @@ import { Random } from './random';
 const { devices, reason } = systemInfo().cuda;
 const gpu = devices.find(({ usable }) => usable);
 
+/** Runs the tests of the GPU on another device, to try them where there is none: WARPGRAD_TEST_DEVICE=cpu. */
+const substitute = process.env.WARPGRAD_TEST_DEVICE as Device | undefined;
+
 /** The first usable GPU. */
-export const CUDA: Device = `cuda:${gpu?.index ?? 0}`;
+export const CUDA: Device = substitute ?? `cuda:${gpu?.index ?? 0}`;
 
 /** `describe` with the GPU's name, or skipped with the reason why there is none. */
 export function describeCuda(title: string, body: () => void): void {
-  if (gpu) describe(`${title} (${gpu.name})`, body);
+  if (substitute) describe(`${title} (on ${substitute})`, body);
+  else if (gpu) describe(`${title} (${gpu.name})`, body);
   else describe.skip(`${title} (skipped, no usable GPU: ${reason})`, body);
 }
 
-/** The same values on the GPU in 16 bits, and on the CPU in float32. */
+/** The same values on the GPU in a dtype, and on the CPU in float32. */
 export interface Twin {
   readonly gpu: Tensor;
   readonly cpu: Tensor;
@@ -33,7 +37,7 @@ export class Pool {
     this.#label = label;
   }
 
-  twin(shape: readonly number[], dtype: Exclude<Operand, 'float32'>): Twin {
+  twin(shape: readonly number[], dtype: Operand, map?: (value: number) => number): Twin {
     const size = shape.reduce((product, extent) => product * extent, 1);
     const values = new Float32Array(size);
     if (this.#numbers.length === 0) this.#draw();
@@ -43,6 +47,7 @@ export class Pool {
       at += part.length;
       this.#at = (this.#at + part.length) % this.#numbers.length;
     }
+    if (map) values.forEach((value, at) => (values[at] = map(value)));
     using rounded = Tensor.from(values, shape, { dtype });
     return { gpu: rounded.to({ device: CUDA }), cpu: rounded.to({ dtype: 'float32' }) };
   }

@@ -22,10 +22,10 @@ export interface KdaCase {
 const HEAD_DIMS = [1, 8, 16, 20, 60, 64, 100, 128, 256];
 const MOST_STATE_UPDATES = 1.2e6; // keeps the reference under a tenth of a second
 
-/** Draws shapes and options over everything that KDA supports. */
-export function randomKdaCase(random: Random, size: CaseSize): KdaCase {
+/** Draws shapes and options over everything that KDA supports; small cases take their head dimensions from a list. */
+export function randomKdaCase(random: Random, size: CaseSize, headDims = HEAD_DIMS): KdaCase {
   const tiny = size === 'tiny';
-  const drawDim = () => (tiny ? random.integer(1, 5) : random.pick(HEAD_DIMS));
+  const drawDim = () => (tiny ? random.integer(1, 5) : random.pick(headDims));
   const [K, V] = [drawDim(), drawDim()];
   const H = random.integer(1, 2);
   const HV = H * random.integer(1, 3);
@@ -53,6 +53,56 @@ export function randomKdaCase(random: Random, size: CaseSize): KdaCase {
     ...(dFinalState && { dFinalState }),
     options,
   };
+}
+
+export interface KdaSizes {
+  readonly B?: number;
+  readonly T: number;
+  readonly heads?: readonly [H: number, HV: number];
+  readonly dims: readonly [K: number, V: number];
+}
+
+/** A case with the L2 norm and β in [0, 1]; `g` draws the log decays or what the gate takes. */
+export function drawKdaCase(random: Random, sizes: KdaSizes, options: KdaCase['options'], g: () => number): KdaCase {
+  const { B = 1, T, heads: [H, HV] = [2, 2], dims: [K, V] } = sizes; // prettier-ignore
+  const inputs = {
+    ...{ q: random.tensor([B, T, H, K]), k: random.tensor([B, T, H, K]), v: random.tensor([B, T, HV, V]) },
+    ...{ g: random.tensor([B, T, HV, K], g), beta: random.tensor([B, T, HV], () => random.uniform()) },
+  };
+  return { title: '', inputs, dOut: random.tensor([B, T, HV, V]), options: { qkL2Norm: true, ...options } };
+}
+
+/** A case with every option: softplus gate, logits, states, L2 norm; grouped heads. Packed with `cuSeqlens`. */
+export function fullKdaCase(random: Random, sizes: KdaSizes, cuSeqlens?: readonly number[]): KdaCase {
+  const { B = 1, T, heads: [H, HV] = [2, 4], dims: [K, V] } = sizes; // prettier-ignore
+  const sequences = cuSeqlens ? cuSeqlens.length - 1 : B;
+  const state = () => random.tensor([sequences, HV, K, V]);
+  return {
+    title: 'every option',
+    inputs: {
+      q: random.tensor([B, T, H, K]),
+      k: random.tensor([B, T, H, K]),
+      v: random.tensor([B, T, HV, V]),
+      g: random.tensor([B, T, HV, K]),
+      beta: random.tensor([B, T, HV]),
+    },
+    dOut: random.tensor([B, T, HV, V]),
+    dFinalState: state(),
+    options: {
+      qkL2Norm: true,
+      betaLogits: true,
+      allowNegEigval: true,
+      gate: { aLog: random.tensor([HV]), dtBias: random.tensor([HV, K]) },
+      initialState: state(),
+      ...(cuSeqlens && { cuSeqlens }),
+    },
+  };
+}
+
+/** The case with `map` over what has a row a token: q, k, v, g, beta and dOut. */
+export function withTokens(item: KdaCase, map: (tensor: Float64Tensor) => Float64Tensor): KdaCase {
+  const { q, k, v, g, beta } = item.inputs;
+  return { ...item, inputs: { q: map(q), k: map(k), v: map(v), g: map(g), beta: map(beta) }, dOut: map(item.dOut) };
 }
 
 /** The case as a library with operands of `dtype` sees it; g and beta have their own dtype, states float32. */

@@ -1,12 +1,11 @@
 import { attentionForwardReference } from '../../lib/reference/attention';
 import type { Float64Tensor } from '../../lib/reference/float64';
-import { kdaBackwardReference } from '../../lib/reference/kda';
 import { betaFromLogit, gateBackward, gateValue, normalizeRow } from '../../lib/reference/kdaTransforms';
 import type { AttentionCase } from './attentionCases';
 import { maxAbs, type Tolerance } from './compare';
 import { ROUNDOFF, type Operand } from './dtypes';
-import type { KdaCase } from './kdaCases';
-import type { KdaResults } from './run';
+import { kdaReference, type KdaCase } from './kdaCases';
+import { runKda, type KdaResults } from './run';
 
 // Tolerances for random cases. An error is measured against the largest expected value, and for gradients that are sums
 // of terms that may cancel also against the "natural" size of those terms (test/golden/FORMAT.md).
@@ -38,7 +37,7 @@ export function randomTolerance(
   };
 }
 
-/** The tolerance of one result of KDA; q and k are normalised in float32, whatever the dtype. */
+/** The tolerance of one result of KDA; q and k are normalised in float32, whatever the dtype of the operands. */
 export function kdaTolerance(
   dtype: Operand,
   name: keyof KdaResults,
@@ -124,10 +123,26 @@ function forEachPair({ inputs, options }: AttentionCase, visit: (pair: Pair) => 
  * Natural sizes of dg (max of (|q dq| + |k dk|) |da/dg|), of dALog and dDtBias (root of the sum of squares), and of dq and
  * dk through the L2 norm, which takes away what lies along the row: all of it when K is 1.
  */
-export function kdaNaturals(item: KdaCase): Record<'dq' | 'dk' | 'dg' | 'dALog' | 'dDtBias', number> {
+export function kdaNaturals(item: KdaCase): KdaNaturals {
   const effective = effectiveKdaCase(item);
+  return naturalsOf(item, effective, kdaReference(perValueHead(effective)));
+}
+
+/** The same from float32 gradients, for sizes at which the reference is slow. */
+export async function kdaNaturalsByCpu(item: KdaCase): Promise<KdaNaturals> {
+  const effective = effectiveKdaCase(item);
+  return naturalsOf(item, effective, await runKda(perValueHead(effective), { dtype: 'float32' }));
+}
+
+type KdaNaturals = Record<'dq' | 'dk' | 'dg' | 'dALog' | 'dDtBias', number>;
+
+/** From dq and dk of each value head of the effective case. */
+function naturalsOf(
+  item: KdaCase,
+  effective: KdaCase,
+  { dq, dk }: { readonly dq: Float64Tensor; readonly dk: Float64Tensor },
+): KdaNaturals {
   const { q, k, v, g } = effective.inputs;
-  const { dq, dk } = kdaPerValueHead(effective);
   const [HV, K] = [v.shape[2], q.shape[3]];
   const group = HV / q.shape[2];
   const { aLog, dtBias, lowerBound } = item.options.gate ?? {};
@@ -200,20 +215,19 @@ function effectiveKdaCase(item: KdaCase): KdaCase {
   return { ...item, inputs: { q, k, v: inputs.v, g, beta }, options: rest };
 }
 
-/** dq and dk of each value head, before their sum over the group: [B, T, HV, K]. */
-function kdaPerValueHead(effective: KdaCase): { dq: Float64Tensor; dk: Float64Tensor } {
-  const { inputs, options, dOut, dFinalState } = effective;
+/** The case with q and k spread over the value heads: [B, T, HV, K]. */
+function perValueHead(effective: KdaCase): KdaCase {
+  const { inputs } = effective;
   const [HV, H, K] = [inputs.v.shape[2], inputs.q.shape[2], inputs.q.shape[3]];
   const spread = ({ shape, data }: Float64Tensor): Float64Tensor => {
     const [B, T] = shape as [number, number];
     const result = new Float64Array(B * T * HV * K);
-    result.forEach((_, at) => {
+    for (let at = 0; at < result.length; at++) {
       const row = floor(at / K);
       const head = floor((row % HV) / (HV / H));
       result[at] = data[(floor(row / HV) * H + head) * K + (at % K)]!;
-    });
+    }
     return { shape: [B, T, HV, K], data: result };
   };
-  const perHead = { ...inputs, q: spread(inputs.q), k: spread(inputs.k) };
-  return kdaBackwardReference(dOut, perHead, { ...options, ...(dFinalState && { dFinalState }) });
+  return { ...effective, inputs: { ...inputs, q: spread(inputs.q), k: spread(inputs.k) } };
 }

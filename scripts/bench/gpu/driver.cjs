@@ -7,7 +7,8 @@ const os = require('node:os');
 const path = require('node:path');
 const { setTimeout: sleep } = require('node:timers/promises');
 const { commit, driverVersion } = require('../../gpu/machine.cjs');
-const { OPERATIONS, ROOT } = require('./operations.cjs');
+const { ROOT } = require('./common.cjs');
+const { OPERATIONS } = require('./operations.cjs');
 const { Own } = require('./own.cjs');
 const { Peer, PeerProcess } = require('./peer.cjs');
 const { decode, normalNumbers, writeNumbers } = require('./pool.cjs');
@@ -31,6 +32,14 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
  * @property {number} spread distance of the quartiles over the rounds over the median
  * @property {number} tflops
  *
+ * @typedef {object} Memory in bytes
+ * @property {number} peak the most that a call takes besides its inputs
+ * @property {number} [retained] what a backward needs of the forward besides its inputs
+ *
+ * @typedef {object} Effort
+ * @property {number} rounds
+ * @property {number} burst milliseconds
+ *
  * @typedef {object} Report
  * @property {string} operation
  * @property {string} device
@@ -40,18 +49,21 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
  * @property {string} commit
  * @property {Row[]} rows
  * @property {Record<string, { geometricMean: number, minimum: number }>} ratios of each other's time over this package's
+ * @property {({ case: string, implementation: string } & Memory)[]} memory
  * @property {number} callOverheadMicroseconds median over the cases of what a call costs in JavaScript
  */
 
-const ROUNDS = 5;
-const QUICK_ROUNDS = 3;
-const BURST_MILLISECONDS = 30;
+/** @type {Effort} */
+const FULL = { rounds: 5, burst: 30 };
+/** @type {Effort} */
+const QUICK = { rounds: 3, burst: 15 };
 const IDLE_MILLISECONDS = 120;
 const SEED = 20250607;
 /** Inputs of this size in all keep a second call from finding the first one's in the cache. */
 const ROTATED_BYTES = 128 * 2 ** 20;
-/** Norm of the error over norm of the result: the roundoff of bfloat16, about twice what a right result has. */
-const ALLOWED_ERROR = 2 ** -8;
+/** Of larger results, which are compared with the peers', so many evenly spaced windows of so many elements. */
+const WINDOWS = 64;
+const WINDOW_SIZE = 2 ** 15;
 
 const sizeOf = (/** @type {number[]} */ shape) => shape.reduce((product, extent) => product * extent, 1);
 
@@ -80,51 +92,57 @@ function poolSize(cases) {
 
 /** Norm of the difference over norm. @param {Uint16Array} actual @param {Uint16Array} expected bits of bfloat16 */
 function difference(actual, expected) {
-  const [a, b] = [decode(actual), decode(expected)];
+  if (actual.length !== expected.length) return Infinity;
+  const windows = Math.min(WINDOWS, Math.ceil(expected.length / WINDOW_SIZE));
   let [errors, squares] = [0, 0];
-  for (let at = 0; at < b.length; at++) {
-    errors += (a[at] - b[at]) ** 2;
-    squares += b[at] ** 2;
+  for (let n = 0; n < windows; n++) {
+    const start = Math.floor((n * expected.length) / windows);
+    const [a, b] = [actual, expected].map((bits) => decode(bits.subarray(start, start + WINDOW_SIZE)));
+    for (let at = 0; at < b.length; at++) {
+      errors += (a[at] - b[at]) ** 2;
+      squares += b[at] ** 2;
+    }
   }
-  return a.length === b.length ? Math.sqrt(errors / squares) : Infinity;
+  return Math.sqrt(errors / squares);
 }
 
 /**
  * Throws unless this package and every other implementation give the right results.
- * @param {Case} item @param {Own} own @param {(Own | Peer)[]} others
+ * @param {Case} item @param {number} allowed error @param {Own} own @param {(Own | Peer)[]} others
  */
-async function verify(item, own, others) {
+async function verify(item, allowed, own, others) {
   const refuse = (/** @type {string} */ who, /** @type {number} */ error) => {
     throw new Error(`${item.label}: the result of ${who} is off by ${error.toExponential(1)}, so nothing was measured`);
   };
   const error = await own.error();
-  if (!(error <= ALLOWED_ERROR)) refuse('warpgrad', error);
+  if (!(error <= allowed)) refuse('warpgrad', error);
   const results = await own.results();
   for (const other of others) {
     const compared = await other.results();
     for (const [n, result] of results.entries()) {
       const apart = difference(compared[n] ?? [], result);
-      if (!(apart <= 2 * ALLOWED_ERROR)) refuse(`warpgrad beside ${other.name}`, apart);
+      if (!(apart <= 2 * allowed)) refuse(`warpgrad beside ${other.name}`, apart);
     }
   }
 }
 
 /**
- * @param {Case} item @param {Own} own @param {(Own | Peer)[]} others @param {number} rounds @param {() => void} step
- * @returns {Promise<{ rows: Row[], overhead: number }>}
+ * @param {Case} item @param {number} allowed error @param {Own} own @param {(Own | Peer)[]} others @param {Effort} effort
+ * @param {() => void} step
+ * @returns {Promise<{ rows: Row[], overhead: number, memory: Report['memory'] }>}
  */
-async function measureCase(item, own, others, rounds, step) {
+async function measureCase(item, allowed, own, others, { rounds, burst }, step) {
   const sets = place(item);
   const present = [];
   await own.load(sets, item.options);
   for (const other of others) if (await other.load(sets, item.options)) present.push(other);
-  await verify(item, own, present);
+  await verify(item, allowed, own, present);
   const samples = [own, ...present].map((implementation) => ({ implementation, times: /** @type {number[]} */ ([]) }));
   for (let round = 0; round < rounds; round++) {
     for (let turn = 0; turn < samples.length; turn++) {
       const { implementation, times } = samples[(round + turn) % samples.length];
       await sleep(IDLE_MILLISECONDS);
-      times.push(await implementation.time(BURST_MILLISECONDS));
+      times.push(await implementation.time(burst));
     }
     step();
   }
@@ -132,7 +150,11 @@ async function measureCase(item, own, others, rounds, step) {
     const { middle: ms, spread } = summarize(times);
     return { case: item.label, implementation: implementation.name, ms, spread, tflops: item.flops / ms / 1e9 };
   });
-  return { rows, overhead: await own.overhead() };
+  const memory = [];
+  for (const implementation of item.memory ? [own, ...present] : []) {
+    memory.push({ case: item.label, implementation: implementation.name, ...(await implementation.memory()) });
+  }
+  return { rows, overhead: await own.overhead(), memory };
 }
 
 /** @param {Row[]} rows @returns {Report['ratios']} */
@@ -157,13 +179,14 @@ function ratiosOf(rows) {
  */
 async function measure(name, { quick, peers: wanted, cases: chosen }) {
   const operation = OPERATIONS[name];
-  const cases = operation.cases.filter(({ label }) => !chosen || chosen.test(label));
+  const effort = quick ? QUICK : FULL;
+  const cases = operation.cases.filter(({ label, thorough }) => (chosen ? chosen.test(label) : !(quick && thorough)));
   const { version, nodeVersion, cuda } = systemInfo();
   const gpu = cuda.devices.find(({ usable }) => usable);
   if (!gpu) throw new Error(`there is no usable GPU: ${cuda.reason}`);
   const shared = fs.existsSync('/dev/shm') ? '/dev/shm' : os.tmpdir();
   const folder = fs.mkdtempSync(path.join(shared, 'warpgrad-bench-'));
-  const progress = new Progress(cases.length * (quick ? QUICK_ROUNDS : ROUNDS));
+  const progress = new Progress(cases.length * effort.rounds);
   /** @type {PeerProcess | undefined} */
   let process;
   try {
@@ -181,10 +204,13 @@ async function measure(name, { quick, peers: wanted, cases: chosen }) {
       for (const peer of info.implementations) others.push(new Peer(python, peer, path.join(folder, 'result')));
     }
     const [rows, overheads] = [/** @type {Row[]} */ ([]), /** @type {number[]} */ ([])];
+    const memory = [];
     for (const item of cases) {
       progress.label(item.label);
-      const result = await measureCase(item, own, others, quick ? QUICK_ROUNDS : ROUNDS, () => progress.step());
+      const step = () => progress.step();
+      const result = await measureCase(item, operation.allowedError, own, others, effort, step);
       rows.push(...result.rows);
+      memory.push(...result.memory);
       overheads.push(result.overhead);
     }
     return {
@@ -196,6 +222,7 @@ async function measure(name, { quick, peers: wanted, cases: chosen }) {
       commit: commit(),
       rows,
       ratios: ratiosOf(rows),
+      memory,
       callOverheadMicroseconds: summarize(overheads).middle,
     };
   } finally {

@@ -1,7 +1,8 @@
 'use strict';
 // This package as one of the implementations that are measured.
 const path = require('node:path');
-const { float64, ROOT } = require('./operations.cjs');
+const { float64, ROOT } = require('./common.cjs');
+const { peakBytes } = require('./memory.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
 const { Stream } = require(path.join(ROOT, 'dist/index.js'));
@@ -17,7 +18,7 @@ const { summarize } = require(path.join(ROOT, 'dist/cli/measure.js'));
  */
 
 const WARM_UP = 3;
-const OVERHEAD_CALLS = 200;
+const OVERHEAD_CALLS = 60;
 
 class Own {
   /** @type {Operation} */
@@ -98,6 +99,13 @@ class Own {
     const times = [];
     for (let n = 1; n < events.length; n++) times.push(await events[n].elapsedSince(events[n - 1]));
     return summarize(times).middle;
+  }
+
+  /** @returns {Promise<import('./driver.cjs').Memory>} */
+  async memory() {
+    const call = this.#calls[0];
+    const retained = /** @type {{ retained?: number }} */ (call).retained;
+    return { peak: await peakBytes(call, this.#device), ...(retained !== undefined && { retained }) };
   }
 
   /** Microseconds until a call returns, with the GPU busy or not. */

@@ -71,6 +71,11 @@ class Peer {
     });
   }
 
+  /** @returns {Promise<import('./driver.cjs').Memory>} */
+  memory() {
+    return this.#process.ask('memory', { implementation: this.name });
+  }
+
   /** @param {number} milliseconds @returns {Promise<number>} */
   async time(milliseconds) {
     return (await this.#process.ask('time', { implementation: this.name, milliseconds })).ms;

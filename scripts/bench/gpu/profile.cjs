@@ -2,7 +2,8 @@
 // Cycles and tensor-core use of the main kernel of a case, as Nsight Compute counts them. The clocks are left alone.
 const { spawnSync } = require('node:child_process');
 const path = require('node:path');
-const { OPERATIONS, ROOT } = require('./operations.cjs');
+const { ROOT } = require('./common.cjs');
+const { OPERATIONS } = require('./operations.cjs');
 
 /** @type {typeof import('../../../lib/cli/table')} */
 const { formatTable } = require(path.join(ROOT, 'dist/cli/table.js'));

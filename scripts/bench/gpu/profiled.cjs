@@ -2,7 +2,8 @@
 // The program that ./profile.cjs runs under Nsight Compute: one case, a few times. Usage: profiled.cjs OPERATION CASE
 const path = require('node:path');
 const { place, poolSize } = require('./driver.cjs');
-const { OPERATIONS, ROOT } = require('./operations.cjs');
+const { ROOT } = require('./common.cjs');
+const { OPERATIONS } = require('./operations.cjs');
 const { Own } = require('./own.cjs');
 const { normalNumbers } = require('./pool.cjs');
 

@@ -1,7 +1,7 @@
 'use strict';
 // A report of ./driver.cjs as a table and as a chart.
 const path = require('node:path');
-const { ROOT } = require('./operations.cjs');
+const { ROOT } = require('./common.cjs');
 
 /** @type {typeof import('../../../lib/cli/table')} */
 const { formatMarkdown, formatTable } = require(path.join(ROOT, 'dist/cli/table.js'));
@@ -40,16 +40,26 @@ function about({ operation, device, driver, date, versions, commit, ratios, call
   );
 }
 
+/** What calls take of the memory, in words. @param {Report} report */
+function memoryLines({ memory }) {
+  const size = (/** @type {number} */ bytes) => `${(bytes / 2 ** 30).toFixed(2)} GiB`;
+  const lines = memory.map(({ case: label, implementation, peak, retained }) => {
+    const kept = retained === undefined ? '' : `; it keeps ${size(retained)} from the forward for it`;
+    return `${label}, ${implementation}: a call takes at most ${size(peak)} besides its inputs${kept}.\n`;
+  });
+  return lines.length > 0 ? `\n${lines.join('')}` : '';
+}
+
 /** @param {Report} report */
 function terminal(report) {
   const { header, cells } = table(report);
-  return `${about(report)}\n${formatTable(header, cells)}\n`;
+  return `${about(report)}\n${formatTable(header, cells)}\n${memoryLines(report)}`;
 }
 
 /** @param {Report} report */
 function markdown(report) {
   const { header, cells } = table(report);
-  return `${about(report)}\n${formatMarkdown(header, cells)}\n`;
+  return `${about(report)}\n${formatMarkdown(header, cells)}\n${memoryLines(report).replaceAll('.\n', '.\n\n').trimEnd()}\n`;
 }
 
 /** @param {Report} report */

@@ -58,6 +58,15 @@ class Server:
                 stream.write(result.contiguous().view(torch.int16).cpu().numpy().tobytes())
         return {"sizes": [result.numel() for result in results]}
 
+    def memory(self, implementation):
+        call = self.calls[implementation][0]
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        retained = {"retained": call.retained} if hasattr(call, "retained") else {}
+        return {"peak": torch.cuda.max_memory_allocated() - before, **retained}
+
     def time(self, implementation, milliseconds):
         calls = self.calls[implementation]
 

@@ -1,0 +1,117 @@
+'use strict';
+// Attention as it is measured, forward and backward.
+const path = require('node:path');
+const { float64, ROOT } = require('./common.cjs');
+
+/** @type {typeof import('../../../lib/index')} */
+const { attentionBackward, attentionForward } = require(path.join(ROOT, 'dist/index.js'));
+/** @type {typeof import('../../../lib/reference/attention')} */
+const { attentionBackwardReference, attentionForwardReference } = require(
+  path.join(ROOT, 'dist/reference/attention.js'),
+);
+
+/**
+ * @typedef {import('./operations.cjs').Operation} Operation
+ * @typedef {import('./operations.cjs').Case} Case
+ * @typedef {import('../../../lib/index').Tensor} Tensor
+ * @typedef {import('../../../lib/reference/float64').Float64Tensor} Float64Tensor
+ */
+
+const TOKENS = 16384;
+const HIDDEN = 2048;
+const CHECKED_ROWS = 24;
+/** The roundoff of bfloat16, about twice what a right result has. */
+const ALLOWED_ERROR = 2 ** -8;
+
+/** @param {number} length @param {number} dim @param {boolean} causal @param {number} [kvHeads] @returns {Case} */
+function attentionCase(length, dim, causal, kvHeads) {
+  const [batch, heads] = [TOKENS / length, HIDDEN / dim];
+  const kv = [batch, length, kvHeads ?? heads, dim];
+  const grouped = kvHeads === undefined ? '' : `, ${heads}/${kvHeads} heads`;
+  const pairs = causal ? (length * (length + 1)) / 2 : length * length;
+  return {
+    label: `D ${dim}, S ${length}, ${causal ? 'causal' : 'full'}${grouped}`,
+    inputs: { q: [batch, length, heads, dim], k: kv, v: kv },
+    options: { causal },
+    flops: batch * heads * pairs * 4 * dim,
+    profiled: length === 4096 && kvHeads === undefined,
+  };
+}
+
+const ATTENTION_CASES = [
+  ...[64, 128, 256].flatMap((dim) =>
+    [1024, 4096, 16384].flatMap((length) => [false, true].map((causal) => attentionCase(length, dim, causal))),
+  ),
+  attentionCase(4096, 128, true, 2),
+];
+
+/**
+ * The last rows of the last sequence, of the query heads that share the first kv head (or of that head): the mask of a causal
+ * band ends at the same corner, so that the last queries alone make what the last keys get.
+ * @param {Tensor} tensor @param {number} rows @param {number} kvHeads
+ */
+function lastRows(tensor, rows, kvHeads) {
+  const [batch, length, heads] = tensor.shape;
+  return tensor
+    .slice(0, batch - 1, batch)
+    .slice(1, length - rows, length)
+    .slice(2, 0, heads / kvHeads);
+}
+
+/** What the reference needs for the last queries, by name. @param {Record<string, Tensor>} inputs */
+async function lastQueries(inputs) {
+  const [, length, kvHeads] = inputs.k.shape;
+  const entries = Object.entries(inputs).map(async ([name, tensor]) => {
+    const rows = name === 'k' || name === 'v' ? length : CHECKED_ROWS;
+    return [name, await float64(lastRows(tensor, rows, kvHeads))];
+  });
+  return /** @type {Record<string, Float64Tensor>} */ (Object.fromEntries(await Promise.all(entries)));
+}
+
+/** @type {Record<string, Operation>} */
+const ATTENTION = {
+  'attention-forward': {
+    peers: 'attention.py',
+    kernel: /attention_fwd_kernel/,
+    allowedError: ALLOWED_ERROR,
+    cases: ATTENTION_CASES,
+    variants: {},
+    prepare:
+      ({ q, k, v }, options) =>
+      () =>
+        Object.values(attentionForward(q, k, v, options)),
+    async reference(inputs, options) {
+      const { q, k, v } = await lastQueries(inputs);
+      const { out } = attentionForwardReference(q, k, v, options);
+      return [{ part: (result) => lastRows(result, CHECKED_ROWS, inputs.k.shape[2]), expected: out.data }];
+    },
+  },
+  'attention-backward': {
+    peers: 'attention_backward.py',
+    kernel: /attention_bwd_kernel/,
+    allowedError: ALLOWED_ERROR,
+    cases: ATTENTION_CASES.map(({ inputs, flops, ...item }) => ({
+      ...item,
+      inputs: { ...inputs, dOut: inputs.q },
+      flops: 2.5 * flops, // five products for two
+    })),
+    variants: { deterministic: { deterministic: true } },
+    prepare({ q, k, v, dOut }, options) {
+      const { out, lse } = attentionForward(q, k, v, { causal: options.causal });
+      return () => {
+        const { dq, dk, dv } = attentionBackward(dOut, q, k, v, out, lse, options);
+        return [dq, dk, dv];
+      };
+    },
+    async reference(inputs, options) {
+      const { q, k, v, dOut } = await lastQueries(inputs);
+      const { dq, dk, dv } = attentionBackwardReference(dOut, q, k, v, { causal: options.causal });
+      const part = (/** @type {Tensor} */ result) => lastRows(result, CHECKED_ROWS, inputs.k.shape[2]);
+      const last = (/** @type {Float64Tensor} */ { shape, data }) => data.subarray(-CHECKED_ROWS * shape[3]);
+      // Without a mask every query sees the last keys.
+      return [dq.data, ...(options.causal ? [last(dk), last(dv)] : [])].map((expected) => ({ part, expected }));
+    },
+  },
+};
+
+module.exports = { ATTENTION };

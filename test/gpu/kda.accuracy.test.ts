@@ -1,0 +1,87 @@
+import { kdaForward, type Tensor } from '../../lib';
+import { CUDA, describeCuda, Pool } from '../support/cuda';
+import { difference } from '../support/compare';
+import { differenceFailures } from '../support/differences';
+import { decode16 } from '../support/dtypes';
+import { fullKdaCase, kdaInputTensors, withTokens, type KdaCase } from '../support/kdaCases';
+import { compareKdaTwins, disposeKdaTwins, drawKdaTwins } from '../support/kdaTwins';
+import { Random } from '../support/random';
+import { kdaOptions, runKda, toTensor, type KdaResults } from '../support/run';
+
+// Expected values: the CPU backend in float32 on the same bfloat16 operands, itself within 1e-5 of float64. The bounds are
+// what the kernels were designed for (native/backends/cuda/sm90/kda): a bfloat16 operand of a matrix product is off by 1.7e-3,
+// and a result goes through two or three of them.
+const BOUNDS: Readonly<Record<keyof KdaResults, number>> = {
+  ...{ out: 4.1e-3, finalState: 2.9e-3, dq: 3.3e-3, dk: 3.2e-3, dv: 3.5e-3, dg: 3.6e-3, dbeta: 5.2e-3 },
+  ...{ dInitialState: 2.4e-3, dALog: 3.7e-3, dDtBias: 4e-3 },
+};
+
+describeCuda('accuracy of KDA', () => {
+  const pool = new Pool('accuracy of KDA');
+
+  // The gate's input x goes from where the decay is next to nothing to where it is its bound, -5.
+  test.each([
+    ['weak', -4],
+    ['random', 0],
+    ['saturated', 4],
+  ])('relative errors of a layer, B 1, T 1024, H 8, D 128, bfloat16, %s decay', async (_title, x) => {
+    const twins = drawKdaTwins(pool, { T: 1024, heads: [8, 8], dims: [128, 128], gateDtype: 'bfloat16' });
+    const { g, ...others } = twins.tensors;
+    const shifted = pool.twin(g.cpu.shape, 'bfloat16', (value) => value + x);
+    const { gpu, cpu } = await compareKdaTwins({ ...twins, tensors: { ...others, g: shifted } });
+    [g.gpu, g.cpu, shifted.gpu, shifted.cpu].forEach((tensor) => tensor.dispose());
+    disposeKdaTwins({ ...twins, tensors: others });
+    const errors = Object.entries(BOUNDS).map(([name, bound]) => {
+      const result = name as keyof KdaResults;
+      const error = difference(gpu[result].data, cpu[result].data).rmsRatio;
+      return { name, error, ok: error <= bound };
+    });
+    expect(errors.filter(({ ok }) => !ok)).toEqual([]);
+  });
+});
+
+// Expected values: central differences of the GPU's own forward. Its outputs have 8 bits and its operands inside too; the
+// step of 1/4, which all operands take exactly, makes 6 of an error of the loss, which is about 2^-9 of the root of the sum
+// of its squared terms.
+const STEP = 1 / 4;
+const TOLERANCE = 0.06;
+
+/** out and the final state of a case. */
+function forward({ inputs, options }: KdaCase): Record<'out' | 'finalState', ArrayLike<number>> {
+  const { q, k, v, g, beta } = inputs;
+  const operands = [q, k, v].map((tensor) => toTensor(tensor, 'bfloat16', CUDA)) as [Tensor, Tensor, Tensor];
+  const gates = [g, beta].map((tensor) => toTensor(tensor, 'float32', CUDA)) as [Tensor, Tensor];
+  const { out, finalState } = kdaForward(...operands, ...gates, {
+    ...kdaOptions(options, CUDA),
+    outputFinalState: true,
+  });
+  return {
+    out: Float64Array.from(out.dataSync(), (bits) => decode16(bits, 'bfloat16')),
+    finalState: finalState!.dataSync(),
+  };
+}
+
+describeCuda('KDA gradients against central differences of the forward', () => {
+  const random = new Random('GPU differences of KDA');
+  const round = (value: number) => Math.round(value * 32) / 32;
+
+  test.each(Array.from({ length: 6 }, (_, n) => n))('case %i', async (n) => {
+    const packed = n % 2 === 1;
+    const drawn = fullKdaCase(random, { T: 5, heads: [1, 2], dims: [16, 16] }, packed ? [0, 2, 2, 5] : undefined);
+    // A slope near 1, so that a step stays where the gate is smooth.
+    const aLog = random.tensor([2], () => random.between(-0.3, 0.3));
+    const gate = { ...drawn.options.gate, aLog, ...(n < 4 ? {} : { lowerBound: -5 }) };
+    const options = { ...drawn.options, gate };
+    const item = withTokens({ ...drawn, options }, ({ shape, data }) => ({ shape, data: data.map(round) }));
+    const loss = () => {
+      const { out, finalState } = forward(item);
+      const sum = item.dOut.data.reduce((total, weight, at) => total + weight * out[at], 0);
+      return item.dFinalState!.data.reduce((total, weight, at) => total + weight * finalState[at], sum);
+    };
+    const results = await runKda(item, { dtype: 'bfloat16', device: CUDA });
+    const failures = kdaInputTensors(item).flatMap(([input, name]) =>
+      differenceFailures(name, loss, input, results[name], TOLERANCE, STEP),
+    );
+    expect(failures).toEqual([]);
+  });
+});
