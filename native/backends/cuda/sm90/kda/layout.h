@@ -59,7 +59,9 @@ struct KdaChunk {
   int32_t sequence;
 };
 
+// Sequences stand in the order in which the recurrences start on them: the longest first.
 struct KdaSequence {
+  int32_t number;                   // among all, empty ones included
   int32_t first_chunk, num_chunks;  // none when empty
 };
 

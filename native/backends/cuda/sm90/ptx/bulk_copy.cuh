@@ -26,6 +26,10 @@ __device__ __forceinline__ void bulk_load(void* smem, const void* gmem, uint32_t
   ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, smem, gmem, bytes, barrier);
 }
 
+__device__ __forceinline__ void bulk_store(void* gmem, const void* smem, uint32_t bytes) {
+  ::cuda::ptx::cp_async_bulk(::cuda::ptx::space_global, ::cuda::ptx::space_shared, gmem, smem, bytes);
+}
+
 __device__ __forceinline__ void bulk_commit_group() {
   ::cuda::ptx::cp_async_bulk_commit_group();
 }

@@ -17,7 +17,8 @@ HEAD = """#pragma once
 namespace warpgrad::cuda::sm90::ptx {
 
 // D[64 x kN] = A[64 x 16] B[16 x kN] + (accumulate ? D : 0), in float32. `ss`: A and B from shared memory; `rs`: A from
-// registers. kTransA, kTransB: 0 where the operand is stored with the inner dimension contiguous, else 1.
+// registers. kTransA, kTransB: 0 where the operand is stored with the inner dimension contiguous, else 1. kScaleB: 1 or -1,
+// which subtracts the product.
 template <DType kType, int kN>
 struct Wgmma;
 """
@@ -34,11 +35,11 @@ def wrapper(kind: str, name: str, n: int) -> str:
         a_text, a_inputs, b = f"%{count}", '"l"(a)', count + 1
         tail, trans = f"p, 1, 1, %{b + 2}, %{b + 3}", '"n"(kTransA), "n"(kTransB)'
     else:
-        head = "template <int kTransB>"
+        head = "template <int kTransB, int kScaleB = 1>"
         args = "const uint32_t* a"
         a_text = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
         a_inputs, b = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])', count + 4
-        tail, trans = f"p, 1, 1, %{b + 2}", '"n"(kTransB)'
+        tail, trans = f"p, 1, %{b + 2}, %{b + 3}", '"n"(kScaleB), "n"(kTransB)'
     return f"""  {head}
   static __device__ __forceinline__ void {kind}(float (&d)[{count}], {args}, uint64_t b, int accumulate) {{
     asm volatile(
