@@ -20,6 +20,20 @@ __device__ __forceinline__ float rcp_approx(float x) {
   return y;
 }
 
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-lg2
+__device__ __forceinline__ float lg2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rsqrt
+__device__ __forceinline__ float rsqrt_approx(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // Rounds two floats to a pair of 16-bit elements, `low` at the lower address.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cvt
 template <DType kType>
@@ -47,6 +61,14 @@ __device__ __forceinline__ float2 widen_pair(uint32_t pair) {
         : "r"(pair));
     return values;
   }
+}
+
+// Multiplies two pairs of float16.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#half-precision-floating-point-instructions-mul
+__device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
 }
 
 }  // namespace warpgrad::cuda::sm90::ptx
