@@ -41,13 +41,13 @@ struct KdaRecordLayout {
 //   U and dU                                [value panel][64 tokens, 64 values]
 //   S and dS, transposed: the state at the start of the chunk and the gradient of the state at its end
 //                                           [value panel][key panel][64 values, 64 keys]
-constexpr size_t kda_t_bytes() {
+WG_HOST_DEVICE constexpr size_t kda_t_bytes() {
   return kKdaPanelBytes;
 }
-constexpr size_t kda_u_bytes(int value_panels) {
+WG_HOST_DEVICE constexpr size_t kda_u_bytes(int value_panels) {
   return size_t(value_panels) * kKdaPanelBytes;
 }
-constexpr size_t kda_state_bytes(int key_panels, int value_panels) {
+WG_HOST_DEVICE constexpr size_t kda_state_bytes(int key_panels, int value_panels) {
   return size_t(key_panels) * value_panels * kKdaPanelBytes;
 }
 // Images of all chunks and heads: [chunk][value head].

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/sm90/kda/gradients/decays.cuh"
+#include "backends/cuda/sm90/kda/gradients/pairs.cuh"
+#include "backends/cuda/sm90/kda/gradients/state_products.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+// One warpgroup: 64 keys of every tile.
+template <class Config>
+class KdaGradientsConsumer {
+ public:
+  __device__ __forceinline__ KdaGradientsConsumer(KdaGradientsStorage<Config>& storage,
+                                                  const KdaGradientsParams& params, int warpgroup, int warp)
+      : t_(storage, params, warpgroup, warp), storage_(storage) {}
+
+  __device__ __forceinline__ void run() {
+    for (; t_.walk.tile < t_.params.num_tiles; t_.walk.advance()) {
+      const uint32_t slot = t_.walk.scalar_slot();
+      ptx::mbarrier_wait(&storage_.bar_gate_scalars_full[slot], t_.walk.scalar_parity());
+      if (t_.gate_scalars().rows < 64) clear_masked_rows(t_.gate_scalars().rows);
+      KdaStateGradients state;
+      KdaStateProducts<Config>(t_).run(state);
+      KdaKeyGradients gradients;
+      add_pairs(state, gradients);
+      t_.arrive(&storage_.bar_key_sums_full);
+      finish_gate(gradients);
+      t_.arrive(&storage_.bar_gate_scalars_empty[slot]);
+      ptx::bar_warp_sync();
+      finish_norms(gradients);
+      t_.arrive(&storage_.bar_token_scalars_empty[slot]);
+    }
+  }
+
+ private:
+  // Rows past the end of a ragged chunk hold what comes after it in memory: zero, so that nothing of it matters, not even
+  // NaN. The images have zeros there; the gate of a zero is masked where it is computed.
+  __device__ __forceinline__ void clear_masked_rows(int rows) {
+    t_.wait(kKdaDOut);
+    t_.wait(kKdaK);
+    t_.wait(kKdaQ);
+    t_.wait(kKdaG);
+    ptx::mbarrier_wait(&storage_.bar_token_scalars_full[t_.walk.scalar_slot()], t_.walk.scalar_parity());
+    const int thread = threadIdx.x % Config::kConsumerThreads;
+    const auto clear = [&](uint8_t* tile, int panels) {
+      for (int i = thread; i < panels * kKdaPanelBytes / 16; i += Config::kConsumerThreads) {
+        if (i % (kKdaPanelBytes / 16) >= rows * 8) reinterpret_cast<uint4*>(tile)[i] = make_uint4(0, 0, 0, 0);
+      }
+    };
+    clear(storage_.smem_d_out.bytes, 2);
+    clear(storage_.smem_k.bytes, 2);
+    clear(storage_.smem_q.bytes, 2);
+    clear(storage_.smem_g, Config::kGatePanels);
+    KdaTokenScalars& scalars = storage_.token_scalars[t_.walk.scalar_slot()];
+    if (thread >= rows && thread < 64) scalars.q_norm[thread] = scalars.k_norm[thread] = scalars.beta[thread] = 0;
+    ptx::fence_proxy_async();
+    t_.sync_consumers();
+  }
+
+  __device__ __forceinline__ void add_pairs(KdaStateGradients& state, KdaKeyGradients& gradients) {
+    t_.wait(kKdaK);
+    t_.wait(kKdaQ);
+    t_.wait(kKdaG);
+    ptx::bar_warp_sync();
+    KdaDecays decays;
+    load_decays(t_, decays);
+    KdaPairs<Config>(t_).run(state, decays, gradients);
+  }
+
+  // dg: the reverse cumulative sum of dG; then through the gate, with the parts of dA_log and dt_bias.
+  __device__ __forceinline__ void finish_gate(KdaKeyGradients& gradients) {
+    add_up_tokens<true>(t_.quad(), gradients.dg, gradients.d_last);
+    if (t_.gate_scalars().rows < 64) clear_masked_tokens<Config, 4>(t_, gradients.dg);
+    const KdaGate<Config> gate = load_gate(t_);
+    const KdaGateTile<Config> tile(t_);
+    float d_a_log = 0, d_bias[2] = {0, 0};
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      float x[8];
+      tile.load(block, x);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int half = kda_key_half(i);
+        const auto gradient = gate.backward(x[i], half, gradients.dg[8 * block + i]);
+        x[i] = gradient.dx;
+        d_bias[half] += gradient.dx;
+        d_a_log += gradient.d_a_log;
+      }
+      __syncwarp();
+      tile.store(block, x);
+    }
+    if constexpr (Config::kGate != ops::GateKind::kGiven) store_gate_parts(gate, d_a_log, d_bias);
+    ptx::fence_proxy_async();
+    t_.arrive(&storage_.bar_dg_full);
+  }
+
+  __device__ __forceinline__ void store_gate_parts(const KdaGate<Config>& gate, float d_a_log,
+                                                   const float (&d_bias)[2]) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) d_a_log += __shfl_xor_sync(~0u, d_a_log, distance);
+    if (t_.lane == 0) storage_.d_a_log[4 * t_.warpgroup + t_.warp] = d_a_log * gate.d_a_log_factor();
+    if (!t_.params.d_dt_bias_parts) return;
+    float* parts = t_.params.d_dt_bias_parts + static_cast<int64_t>(t_.walk.tile) * t_.params.key_dim;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = d_bias[half];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const int key = t_.key() + 8 * half;
+      if (t_.quad() == 0 && key < t_.params.key_dim) parts[key] = sum;
+    }
+  }
+
+  // Back through the norm: dx = r (dy - y (y dy)), r = 1 and y dy left out without it.
+  __device__ __forceinline__ void finish_norms(const KdaKeyGradients& gradients) {
+    const KdaTokenScalars& scalars = t_.token_scalars();
+    ptx::mbarrier_wait(&storage_.bar_token_sums_full, t_.walk.parity());
+    finish_norm(storage_.smem_q.bytes, scalars.q_norm, storage_.q_dq, gradients.dq);
+    finish_norm(storage_.smem_k.bytes, scalars.k_norm, storage_.k_dk, gradients.dk);
+    ptx::fence_proxy_async();
+    t_.arrive(&storage_.bar_dqk_full);
+  }
+
+  __device__ __forceinline__ void finish_norm(const uint8_t* tile, const float* norms, const float* sums,
+                                              const float (&gradient)[32]) {
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      const uint32_t address = t_.key_block(tile) + kda_block_step(block);
+      uint32_t fragment[4], out[4];
+      float r[4], sum[4], dx[8];
+      ptx::ldmatrix_x4_trans(address, fragment);
+      t_.load_tokens(norms, block, r);
+      t_.load_tokens(sums, block, sum);
+#pragma unroll
+      for (int x = 0; x < 8; ++x) {
+        const int token = kda_token(x);
+        dx[x] = r[token] * (gradient[8 * block + x] - kda_element(fragment, x) * sum[token]);
+      }
+#pragma unroll
+      for (int m = 0; m < 4; ++m) out[m] = ptx::cvt_pair<kKdaType>(dx[2 * m], dx[2 * m + 1]);
+      ptx::stmatrix_x4_trans(address, out[0], out[1], out[2], out[3]);
+    }
+  }
+
+  KdaConsumerThread<Config> t_;
+  KdaGradientsStorage<Config>& storage_;
+};
+
+}  // namespace warpgrad::cuda::sm90

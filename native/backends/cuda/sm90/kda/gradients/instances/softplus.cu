@@ -1,0 +1,10 @@
+#include "backends/cuda/sm90/kda/gradients/instance.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+template cudaError_t run_kda_gradients<KdaGradientsConfig<ops::GateKind::kSoftplus, true, DType::kBFloat16>>(
+    const KdaGradientsParams&, int, cudaStream_t);
+template cudaError_t run_kda_gradients<KdaGradientsConfig<ops::GateKind::kSoftplus, true, DType::kFloat32>>(
+    const KdaGradientsParams&, int, cudaStream_t);
+
+}  // namespace warpgrad::cuda::sm90

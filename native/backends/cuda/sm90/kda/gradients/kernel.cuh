@@ -1,0 +1,85 @@
+#pragma once
+
+#include "backends/cuda/sm90/kda/gradients/consumer.cuh"
+#include "backends/cuda/sm90/kda/gradients/helpers.cuh"
+#include "backends/cuda/sm90/kda/gradients/producer.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+template <class Config>
+__device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& storage) {
+  // Arrivals are counted in warps.
+  constexpr int kConsumers = Config::kConsumerWarps;
+  for (int i = 0; i < kNumKdaGradientsInputs; ++i) {
+    const bool freed_by_storer = i == kKdaV || i == kKdaK || i == kKdaQ || i == kKdaG;
+    ptx::mbarrier_init(&storage.bar_full[i], 1);
+    ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? 1 : kConsumers);
+  }
+  for (int i = 0; i < kKdaScalarSlots; ++i) {
+    ptx::mbarrier_init(&storage.bar_token_scalars_full[i], 1);
+    ptx::mbarrier_init(&storage.bar_token_scalars_empty[i], kConsumers + 1);
+    ptx::mbarrier_init(&storage.bar_gate_scalars_full[i], 1);
+    ptx::mbarrier_init(&storage.bar_gate_scalars_empty[i], kConsumers);
+  }
+  ptx::mbarrier_init(&storage.bar_dv_full, kConsumers);
+  ptx::mbarrier_init(&storage.bar_dg_full, kConsumers);
+  ptx::mbarrier_init(&storage.bar_dqk_full, kConsumers);
+  ptx::mbarrier_init(&storage.bar_key_sums_full, kConsumers);
+  ptx::mbarrier_init(&storage.bar_token_sums_full, 1);
+  ptx::fence_mbarrier_init();
+}
+
+// Panels that images do not have stay zero.
+template <class Config>
+__device__ __forceinline__ void clear_absent_panels(KdaGradientsStorage<Config>& storage,
+                                                    const KdaRecordLayout& record) {
+  const auto clear = [](uint8_t* panel) {
+    for (int i = threadIdx.x; i < kKdaPanelBytes / 16; i += Config::kThreads) {
+      reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
+    }
+  };
+  for (int value_panel = 0; value_panel < 2; ++value_panel) {
+    const bool present = value_panel < record.value_panels;
+    if (!present) {
+      clear(storage.smem_u.bytes + value_panel * kKdaPanelBytes);
+      clear(storage.smem_du.bytes + value_panel * kKdaPanelBytes);
+    }
+    for (int key_panel = present ? record.key_panels : 0; key_panel < 2; ++key_panel) {
+      clear(storage.smem_state[value_panel].bytes + key_panel * kKdaPanelBytes);
+      clear(storage.smem_d_state[value_panel].bytes + key_panel * kKdaPanelBytes);
+    }
+  }
+  ptx::fence_proxy_async();
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    kda_gradients_kernel(const __grid_constant__ KdaGradientsParams params) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(kSwizzleAtomBytes) uint8_t smem[];
+  using Storage = KdaGradientsStorage<Config>;
+  static_assert(sizeof(Storage) <= kMaxSharedMemoryBytes);
+  Storage& storage = *reinterpret_cast<Storage*>(smem);
+  if (threadIdx.x == 0) init_barriers(storage);
+  if (params.record.key_panels < 2 || params.record.value_panels < 2) clear_absent_panels(storage, params.record);
+  __syncthreads();
+  // The shuffle tells ptxas that the warp's index is uniform.
+  const int warp = __shfl_sync(~0u, threadIdx.x / kWarpThreads, 0);
+  if (warp < Config::kConsumerWarps) {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    KdaGradientsConsumer<Config>(storage, params, warp / 4, warp % 4).run();
+    return;
+  }
+  ptx::setmaxnreg_dec<Config::kHelperRegisters>();
+  switch (warp - Config::kConsumerWarps) {
+    case 0:
+      if (threadIdx.x % kWarpThreads == 0) KdaGradientsProducer<Config>(storage, params).run();
+      break;
+    case 1: KdaGradientsStorer<Config>(storage, params).run(); break;
+    case 2: load_gate_scalars(storage, params); break;
+    case 3: add_up_keys(storage, params); break;
+  }
+#endif
+}
+
+}  // namespace warpgrad::cuda::sm90

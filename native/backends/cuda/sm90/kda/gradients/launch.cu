@@ -1,0 +1,112 @@
+#include <algorithm>
+
+#include "backends/cuda/sm90/check.h"
+#include "backends/cuda/sm90/kda/gradients/config.cuh"
+#include "backends/cuda/sm90/kda/gradients/instance.h"
+#include "backends/cuda/sm90/kda/stages.h"
+#include "backends/cuda/sm90/tile/attention_operand.h"
+#include "backends/cuda/sm90/tile/tensor_map.h"
+
+namespace warpgrad::cuda::sm90 {
+namespace {
+
+constexpr char kOperation[] = "kdaBackward";
+constexpr int64_t kMaxDim = 128;
+
+// Of [B, T, H, columns], in boxes of 64 tokens and 128 bytes.
+CUtensorMap make_map(const TensorView& view) {
+  const int columns = kPanelRowBytes / static_cast<int>(dtype_bytes(view.dtype));
+  return make_tensor_map(kOperation, view.dtype, view.data,
+                         {{view.shape[3], 1, columns},
+                          {view.shape[1], view.strides[1], kKdaChunkRows},
+                          {view.shape[2], view.strides[2], 1},
+                          {view.shape[0], view.strides[0], 1}});
+}
+
+KdaGradientsParams make_params(const KdaProblem& problem, const KdaChunkImages& images, const TensorView& d_out,
+                               const KdaGradients& gradients) {
+  const ops::KdaOptions& options = *problem.options;
+  KdaGradientsParams params{};
+  params.tensor_map_q = make_map(problem.q);
+  params.tensor_map_k = make_map(problem.k);
+  params.tensor_map_v = make_map(problem.v);
+  params.tensor_map_d_out = make_map(d_out);
+  params.tensor_map_g = make_map(problem.g);
+  params.tensor_map_dq = make_map(gradients.dq);
+  params.tensor_map_dk = make_map(gradients.dk);
+  params.tensor_map_dv = make_map(gradients.dv);
+  params.tensor_map_dg = make_map(gradients.dg);
+
+  params.records = static_cast<const uint8_t*>(images.records);
+  params.t = static_cast<const uint8_t*>(images.t);
+  params.states = static_cast<const uint8_t*>(images.states);
+  params.u = static_cast<const uint8_t*>(images.u);
+  params.du = static_cast<const uint8_t*>(images.du);
+  params.d_states = static_cast<const uint8_t*>(images.d_states);
+  params.chunks = problem.chunks;
+
+  params.dq = gradients.dq.as<uint8_t>();
+  params.dk = gradients.dk.as<uint8_t>();
+  params.dv = gradients.dv.as<uint8_t>();
+  params.dg = gradients.dg.as<uint8_t>();
+  params.dbeta = gradients.dbeta.data;
+  params.dbeta_type = gradients.dbeta.dtype;
+  params.beta_top = !options.beta_logits ? 0.0f : options.allow_neg_eigval ? 2.0f : 1.0f;
+  params.d_a_log_parts = gradients.d_a_log_parts;
+  params.d_dt_bias_parts = gradients.d_dt_bias_parts;
+
+  params.a_log = problem.a_log.as<const float>();
+  params.dt_bias = problem.dt_bias.as<const float>();
+  params.dt_bias_stride = problem.dt_bias.strides[0];
+  params.lower_bound = options.lower_bound;
+  params.scale = options.scale;
+  params.l2_norm = options.qk_l2_norm;
+
+  params.num_tiles = problem.num_chunks * static_cast<int32_t>(problem.value_heads);
+  params.value_heads = static_cast<int32_t>(problem.value_heads);
+  params.group = problem.group();
+  params.tokens = static_cast<int32_t>(problem.tokens);
+  params.key_dim = static_cast<int32_t>(problem.key_dim);
+  params.value_dim = static_cast<int32_t>(problem.value_dim);
+  params.record = problem.record();
+  return params;
+}
+
+template <ops::GateKind kGate, bool kAnyDecay>
+cudaError_t run_for_gate_type(DType type, const KdaGradientsParams& params, int blocks, cudaStream_t stream) {
+  return type == DType::kFloat32
+             ? run_kda_gradients<KdaGradientsConfig<kGate, kAnyDecay, DType::kFloat32>>(params, blocks, stream)
+             : run_kda_gradients<KdaGradientsConfig<kGate, kAnyDecay, DType::kBFloat16>>(params, blocks, stream);
+}
+
+cudaError_t run(const ops::KdaOptions& options, DType type, const KdaGradientsParams& params, int blocks,
+                cudaStream_t stream) {
+  switch (options.gate) {
+    case ops::GateKind::kGiven:
+      return run_for_gate_type<ops::GateKind::kGiven, true>(type, params, blocks, stream);
+    case ops::GateKind::kSoftplus:
+      return run_for_gate_type<ops::GateKind::kSoftplus, true>(type, params, blocks, stream);
+    case ops::GateKind::kBounded: break;
+  }
+  constexpr float kLog2E = 1.44269504f;
+  const bool any_decay = -15 * kLog2E * options.lower_bound > kKdaMaxBlockDecay;
+  return any_decay ? run_for_gate_type<ops::GateKind::kBounded, true>(type, params, blocks, stream)
+                   : run_for_gate_type<ops::GateKind::kBounded, false>(type, params, blocks, stream);
+}
+
+}  // namespace
+
+void launch_kda_gradients(const KdaProblem& problem, const KdaChunkImages& images, const TensorView& d_out,
+                          const KdaGradients& gradients, cudaStream_t stream) {
+  WG_CHECK(problem.key_dim <= kMaxDim && problem.value_dim <= kMaxDim && problem.key_dim % 8 == 0 &&
+               problem.value_dim % 8 == 0,
+           ErrorCode::kUnsupported, kOperation,
+           ": on a GPU the dimensions of keys and values must be multiples of 8 up to ", kMaxDim, " yet, got ",
+           problem.key_dim, " and ", problem.value_dim);
+  if (problem.num_chunks == 0 || problem.value_heads == 0) return;
+  const KdaGradientsParams params = make_params(problem, images, d_out, gradients);
+  const int blocks = std::min(params.num_tiles, multiprocessor_count(kOperation));
+  check_cuda(run(*problem.options, problem.g.dtype, params, blocks, stream), kOperation, "launch of the gradients");
+}
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,221 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "backends/cuda/sm90/kda/gradients/decays.cuh"
+#include "backends/cuda/sm90/kda/gradients/steep_block.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+// The pairs of tokens inside a chunk, on mma. With dN = beta dA and M such that dk+ = beta M,
+//     dq_i  = sum_j dAqk_ij k_j exp(G_i - G_j) + exp(G_i) scale dQd_i
+//     M_i   = sum_j dA_ij k_j exp(G_i - G_j) - exp(G_i) P_i
+//     dk-_j = sum_i (dA_ij beta_i k_i + dAqk_ij q_i) exp(G_i - G_j) + exp(G_C - G_j) dKr_j
+// over i > j; i = j has no part in dG and is added to dq and dk by itself.
+//
+// The rows of block b are relative to its first row (first[b]): q 2^(G - first), k 2^(G - first) and k 2^(first - G), as
+// bfloat16 fragments made once. From block to block the reference moves in the float32 sums, Horner's way. dG multiplies the
+// sums by the same rounded fragments, so that a pair is taken away from dG_j exactly as it was added to dG_i.
+//
+// A block that decays too much (`steep`) has k relative to the first row of the next block instead, and the pairs
+// inside it apart.
+template <class Config>
+class KdaPairs {
+ public:
+  __device__ __forceinline__ explicit KdaPairs(const KdaConsumerThread<Config>& thread)
+      : t_(thread), storage_(thread.storage) {}
+
+  __device__ __forceinline__ void run(KdaStateGradients& state, const KdaDecays& decays, KdaKeyGradients& out) {
+    start_rows(state, decays);
+    add_rows(state, decays, out);
+    ptx::bar_warp_sync();
+    add_columns(out);
+    ptx::bar_warp_sync();
+    if constexpr (Config::kAnyDecay) {
+#pragma unroll
+      for (int block = 0; block < 4; ++block) {
+        if (steep_ >> block & 1) KdaSteepBlock<Config>(t_, block).run(out);
+      }
+      ptx::bar_warp_sync();
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      out.d_last[half] += __shfl_xor_sync(~0u, out.d_last[half], 1);
+      out.d_last[half] += __shfl_xor_sync(~0u, out.d_last[half], 2);
+    }
+  }
+
+ private:
+  // dQd and P relative to the first row of block 0.
+  __device__ __forceinline__ void start_rows(KdaStateGradients& state, const KdaDecays& decays) {
+    const float factor[2] = {ptx::ex2_approx(decays.first[0][0]), ptx::ex2_approx(decays.first[0][1])};
+    const float scaled[2] = {t_.params.scale * factor[0], t_.params.scale * factor[1]};
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      state.q[i] *= scaled[kda_key_half(i)];
+      state.m[i] *= -factor[kda_key_half(i)];
+    }
+#pragma unroll
+    for (int block = 0; block < 3; ++block) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        to_next_[block][half] = ptx::ex2_approx(decays.first[block + 1][half] - decays.first[block][half]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_rows(KdaStateGradients& state, const KdaDecays& decays, KdaKeyGradients& out) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float from_s = ptx::ex2_approx(decays.last[half]) * state.s_ds[half];
+      out.d_last[half] = t_.quad() == 0 ? from_s : 0;  // to be summed over the quad
+    }
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      KdaBlockRows rows;
+      float factor[8], reference[2];
+      load_block_rows(t_, block, rows);
+      const bool steep = find_steep(block, decays);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float next = block < 3 ? decays.first[block < 3 ? block + 1 : 3][half] : decays.last[half] - kKdaReferenceShift;
+        reference[half] = steep ? next : decays.first[block][half];
+      }
+      uint32_t frag_k[4];
+      make_fragments(block, decays, rows, reference, factor, frag_k);
+      if (Config::kAnyDecay && steep) move_reference(block, state);
+#pragma unroll
+      for (int i = block; i < 4; ++i) {
+        if (Config::kAnyDecay && i == block && steep) continue;
+        uint32_t pair[4];
+        ptx::ldmatrix_x4(t_.score_rows(storage_.smem_d_aqk.bytes, i, block), pair);
+        multiply_block(state.q + 8 * i, frag_k, pair);
+        ptx::ldmatrix_x4(t_.score_rows(storage_.smem_da.bytes, i, block), pair);
+        multiply_block(state.m + 8 * i, frag_k, pair);
+      }
+      finish_rows(block, state, decays, rows, reference, factor, out);
+      if (!steep) move_reference(block, state);
+    }
+  }
+
+  // Whether one of the warp's keys decays too much between the first and the last row of the block. NaN does not.
+  __device__ __forceinline__ bool find_steep(int block, const KdaDecays& decays) {
+    if constexpr (!Config::kAnyDecay) return false;
+    // `first` is shifted by half of what is allowed.
+    constexpr float kLimit = kKdaReferenceShift - kKdaMaxBlockDecay;
+    const bool steep = decays.g[8 * block + 5] - decays.first[block][0] < kLimit ||
+                       decays.g[8 * block + 7] - decays.first[block][1] < kLimit;
+    const bool any = __any_sync(~0u, steep);
+    if (any) steep_ |= 1u << block;
+    return any;
+  }
+
+  __device__ __forceinline__ void make_fragments(int block, const KdaDecays& decays, const KdaBlockRows& rows,
+                                                 const float (&reference)[2], float (&factor)[8],
+                                                 uint32_t (&frag_k)[4]) {
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      float* inverse = inverse_ + 8 * block + 2 * m;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float g = decays.g[8 * block + 2 * m + e];
+        factor[2 * m + e] = ptx::ex2_approx(g - decays.first[block][m & 1]);
+        inverse[e] = ptx::ex2_approx(reference[m & 1] - g);
+      }
+      const int x = 2 * m, i = kda_token(x);
+      frag_k[m] = ptx::cvt_pair<kKdaType>(rows.k[x] * inverse[0], rows.k[x + 1] * inverse[1]);
+      frag_beta_k_[4 * block + m] =
+          ptx::cvt_pair<kKdaType>(rows.k[x] * rows.beta[i] * factor[x], rows.k[x + 1] * rows.beta[i + 1] * factor[x + 1]);
+      frag_q_[4 * block + m] = ptx::cvt_pair<kKdaType>(rows.q[x] * factor[x], rows.q[x + 1] * factor[x + 1]);
+    }
+  }
+
+  __device__ __forceinline__ void move_reference(int block, KdaStateGradients& state) {
+    if (block == 3) return;
+#pragma unroll
+    for (int i = 8 * (block + 1); i < 32; ++i) {
+      state.q[i] *= to_next_[block < 3 ? block : 0][kda_key_half(i)];
+      state.m[i] *= to_next_[block < 3 ? block : 0][kda_key_half(i)];
+    }
+  }
+
+  // The rows of a block are complete: dq, M (and with it dk+ and a part of dbeta), what dKr gives, and their parts of dG.
+  __device__ __forceinline__ void finish_rows(int block, const KdaStateGradients& state, const KdaDecays& decays,
+                                              const KdaBlockRows& rows, const float (&reference)[2],
+                                              const float (&factor)[8], KdaKeyGradients& out) {
+    float diagonal[4], sum_beta[4] = {}, sum_q[4] = {};
+    t_.load_tokens(storage_.d_aqk_diagonal, block, diagonal);
+    const float to_last[2] = {ptx::ex2_approx(decays.last[0] - reference[0]),
+                              ptx::ex2_approx(decays.last[1] - reference[1])};
+#pragma unroll
+    for (int x = 0; x < 8; ++x) {
+      const int i = 8 * block + x, half = kda_key_half(x), token = kda_token(x);
+      const float m = state.m[i] * factor[x], dq = state.q[i] * factor[x] + diagonal[token] * rows.k[x];
+      const float from_kr = state.r[i] * (inverse_[i] * to_last[half]);
+      out.dq[i] = dq;
+      out.dk[i] = rows.beta[token] * m + from_kr + diagonal[token] * rows.q[x];
+      out.dg[i] = state.q[i] * kda_element(frag_q_ + 4 * block, x) +
+                  state.m[i] * kda_element(frag_beta_k_ + 4 * block, x) - from_kr * rows.k[x];
+      out.d_last[half] += rows.k[x] * from_kr;
+      sum_beta[token] += rows.k[x] * m;
+      sum_q[token] += rows.q[x] * dq;
+    }
+    t_.store_key_sums(kKdaSumBeta, block, sum_beta);
+    t_.store_key_sums(kKdaSumQ, block, sum_q);
+  }
+
+  // dk- of block b = 2^(first[b] - G) (D_b + to_next[b] (D_(b+1) + ...)), D_i the sums over the rows of block i.
+  __device__ __forceinline__ void add_columns(KdaKeyGradients& out) {
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      const bool steep = Config::kAnyDecay && (steep_ >> block & 1);
+      float sums[8] = {};
+#pragma unroll
+      for (int i = 3; i >= block; --i) {
+        if (i == block && steep) continue;
+        uint32_t pair[4];
+        ptx::ldmatrix_x4_trans(t_.score_columns(storage_.smem_d_aqk.bytes, i, block), pair);
+        multiply_block(sums, frag_q_ + 4 * i, pair);
+        ptx::ldmatrix_x4_trans(t_.score_columns(storage_.smem_da.bytes, i, block), pair);
+        multiply_block(sums, frag_beta_k_ + 4 * i, pair);
+        // A steep block's columns are relative to the block after it.
+        if (i == block || (i == block + 1 && steep)) continue;
+#pragma unroll
+        for (int x = 0; x < 8; ++x) sums[x] *= to_next_[i > 0 ? i - 1 : 0][kda_key_half(x)];
+      }
+      finish_columns(block, sums, out);
+    }
+  }
+
+  __device__ __forceinline__ void finish_columns(int block, const float (&sums)[8], KdaKeyGradients& out) {
+    uint32_t frag_k[4];
+    float k_norm[4], sum_k[4] = {};
+    ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_k.bytes) + kda_block_step(block), frag_k);
+    t_.load_tokens(t_.token_scalars().k_norm, block, k_norm);
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const int x = 2 * m, i = 8 * block + x;
+      const float k[2] = {kda_element(frag_k, x) * k_norm[kda_token(x)],
+                          kda_element(frag_k, x + 1) * k_norm[kda_token(x + 1)]};
+      // The fragment of the rows' products again.
+      const uint32_t rounded = ptx::cvt_pair<kKdaType>(k[0] * inverse_[i], k[1] * inverse_[i + 1]);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        out.dg[i + e] -= sums[x + e] * kda_element(&rounded, e);
+        out.dk[i + e] += sums[x + e] * inverse_[i + e];
+        sum_k[kda_token(x + e)] += k[e] * out.dk[i + e];
+      }
+    }
+    t_.store_key_sums(kKdaSumK, block, sum_k);
+  }
+
+  const KdaConsumerThread<Config>& t_;
+  KdaGradientsStorage<Config>& storage_;
+  uint32_t frag_q_[16], frag_beta_k_[16];  // of the rows, as left operands
+  float inverse_[32];                      // 2^(reference - G)
+  float to_next_[3][2];                    // 2^(first[b + 1] - first[b])
+  uint32_t steep_ = 0;                     // a bit a block, the same in the whole warp
+};
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/sm90/kda/gradients/params.h"
+#include "backends/cuda/sm90/kda/gradients/storage.cuh"
+#include "backends/cuda/sm90/ptx/bulk_copy.cuh"
+#include "backends/cuda/sm90/ptx/mbarrier.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+// One thread: the loads of every tile, in the order in which the slots become free.
+template <class Config>
+class KdaGradientsProducer {
+ public:
+  __device__ __forceinline__ KdaGradientsProducer(KdaGradientsStorage<Config>& storage,
+                                                  const KdaGradientsParams& params)
+      : storage_(storage), params_(params) {}
+
+  __device__ __forceinline__ void run() {
+    for (; walk_.tile < params_.num_tiles; walk_.advance()) {
+      const int head = walk_.tile % params_.value_heads;
+      const KdaChunk chunk = params_.chunks[walk_.tile / params_.value_heads];
+      const int qk_head = head / params_.group;
+      load_token_scalars();
+      load_states(kKdaState, storage_.smem_state, params_.states);
+      load_states(kKdaDState, storage_.smem_d_state, params_.d_states);
+      load_image(kKdaT, storage_.smem_t.bytes, params_.t, kda_t_bytes());
+      load_tokens(kKdaV, storage_.smem_v.bytes, params_.tensor_map_v, head, chunk);
+      load_image(kKdaDU, storage_.smem_du.bytes, params_.du, kda_u_bytes(params_.record.value_panels));
+      load_image(kKdaU, storage_.smem_u.bytes, params_.u, kda_u_bytes(params_.record.value_panels));
+      load_tokens(kKdaDOut, storage_.smem_d_out.bytes, params_.tensor_map_d_out, head, chunk);
+      load_tokens(kKdaK, storage_.smem_k.bytes, params_.tensor_map_k, qk_head, chunk);
+      load_tokens(kKdaQ, storage_.smem_q.bytes, params_.tensor_map_q, qk_head, chunk);
+      load_panels<Config::kGatePanels, Config::kGatePanelColumns>(kKdaG, storage_.smem_g, params_.tensor_map_g, head,
+                                                                  chunk);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ uint64_t* begin(KdaGradientsInput input, uint32_t bytes) {
+    ptx::mbarrier_wait(&storage_.bar_empty[input], walk_.parity() ^ 1);
+    ptx::mbarrier_arrive_expect_tx(&storage_.bar_full[input], bytes);
+    return &storage_.bar_full[input];
+  }
+
+  __device__ __forceinline__ void load_image(KdaGradientsInput input, uint8_t* smem, const uint8_t* images,
+                                             size_t bytes) {
+    uint64_t* full = begin(input, static_cast<uint32_t>(bytes));
+    ptx::bulk_load(smem, images + walk_.tile * bytes, static_cast<uint32_t>(bytes), full);
+  }
+
+  __device__ __forceinline__ void load_states(KdaGradientsInput input, SmemTile<KdaStateTile>* smem,
+                                              const uint8_t* images) {
+    const int value_panels = params_.record.value_panels;
+    const uint32_t panel_bytes = params_.record.key_panels * kKdaPanelBytes;
+    uint64_t* full = begin(input, value_panels * panel_bytes);
+    const uint8_t* image = images + static_cast<size_t>(walk_.tile) * value_panels * panel_bytes;
+    for (int i = 0; i < value_panels; ++i) {
+      ptx::bulk_load(smem[i].bytes, image + i * panel_bytes, panel_bytes, full);
+    }
+  }
+
+  __device__ __forceinline__ void load_tokens(KdaGradientsInput input, uint8_t* smem, const CUtensorMap& map, int head,
+                                              const KdaChunk& chunk) {
+    load_panels<2, 64>(input, smem, map, head, chunk);
+  }
+  template <int kPanels, int kColumns>
+  __device__ __forceinline__ void load_panels(KdaGradientsInput input, uint8_t* smem, const CUtensorMap& map, int head,
+                                              const KdaChunk& chunk) {
+    uint64_t* full = begin(input, kPanels * kKdaPanelBytes);
+    for (int i = 0; i < kPanels; ++i) {
+      ptx::tensor_load(smem + i * kKdaPanelBytes, map, {i * kColumns, chunk.token, head, chunk.batch}, full);
+    }
+  }
+
+  __device__ __forceinline__ void load_token_scalars() {
+    const uint32_t slot = walk_.scalar_slot();
+    ptx::mbarrier_wait(&storage_.bar_token_scalars_empty[slot], walk_.scalar_parity() ^ 1);
+    uint64_t* full = &storage_.bar_token_scalars_full[slot];
+    ptx::mbarrier_arrive_expect_tx(full, sizeof(KdaTokenScalars));
+    const uint8_t* record = params_.records + static_cast<size_t>(walk_.tile) * params_.record.bytes();
+    ptx::bulk_load(&storage_.token_scalars[slot], record + params_.record.q_norm(), sizeof(KdaTokenScalars), full);
+  }
+
+  KdaGradientsStorage<Config>& storage_;
+  const KdaGradientsParams& params_;
+  KdaTileWalk walk_;
+};
+
+}  // namespace warpgrad::cuda::sm90

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/sm90/kda/gradients/config.cuh"
+#include "backends/cuda/sm90/tile/smem_tile.cuh"
+#include "backends/cuda/sm90/tile/swizzled_tile.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+using KdaTokenTile = SwizzledTile<64, 128>;  // [token][key or value]
+using KdaScoreTile = SwizzledTile<64, 64>;   // [token][token]
+using KdaStateTile = SwizzledTile<64, 128>;  // [value][key], one of two value panels
+
+// What is loaded for a tile, each with one slot and its own barriers. The gradient of the same shape goes out by the
+// slot of v, q, k or g.
+enum KdaGradientsInput : int {
+  kKdaT,
+  kKdaV,
+  kKdaDU,
+  kKdaU,
+  kKdaDOut,
+  kKdaState,
+  kKdaDState,
+  kKdaK,
+  kKdaQ,
+  kKdaG,
+  kNumKdaGradientsInputs,
+};
+
+constexpr int kKdaScalarSlots = 2;  // a tile ahead
+
+// The end of the record: one float a token.
+struct KdaTokenScalars {
+  float q_norm[64], k_norm[64], beta[64];
+};
+
+struct KdaGateScalars {
+  float bias[128];  // dt_bias, or 0
+  float a;          // exp(A_log), or 1
+  int32_t rows;     // of the chunk
+};
+
+// Sums over a warp's 16 keys, added up over the warps by a helper.
+enum KdaKeySum : int {
+  kKdaSumBeta,  // k M
+  kKdaSumQ,     // q dq
+  kKdaSumK,     // k dk
+  kNumKdaKeySums,
+};
+
+template <class Config>
+struct KdaGradientsStorage {
+  SmemTile<KdaScoreTile> smem_t;
+  SmemTile<KdaTokenTile> smem_v, smem_du, smem_u, smem_d_out;  // dU becomes dY, v becomes dv
+  SmemTile<KdaStateTile> smem_state[2], smem_d_state[2];
+  SmemTile<KdaTokenTile> smem_k, smem_q;
+  alignas(kSwizzleAtomBytes) uint8_t smem_g[Config::kGateTileBytes];
+  SmemTile<KdaScoreTile> smem_da, smem_d_aqk;
+
+  alignas(16) float key_sums[kNumKdaKeySums][Config::kConsumerWarps][64];
+  float value_sums[Config::kConsumerWarpgroups][64];  // dY v
+  float d_aqk_diagonal[64];
+  float q_dq[64], k_dk[64];  // the norm times the complete sum
+  float d_a_log[Config::kConsumerWarps];
+  alignas(16) KdaTokenScalars token_scalars[kKdaScalarSlots];
+  alignas(16) KdaGateScalars gate_scalars[kKdaScalarSlots];
+
+  uint64_t bar_full[kNumKdaGradientsInputs], bar_empty[kNumKdaGradientsInputs];
+  uint64_t bar_token_scalars_full[kKdaScalarSlots], bar_token_scalars_empty[kKdaScalarSlots];
+  uint64_t bar_gate_scalars_full[kKdaScalarSlots], bar_gate_scalars_empty[kKdaScalarSlots];
+  uint64_t bar_dv_full, bar_dg_full, bar_dqk_full;  // for the storer
+  uint64_t bar_key_sums_full, bar_token_sums_full;  // to the helper that adds up, and back
+};
+
+// Named barrier 0 is __syncthreads'.
+enum KdaGradientsBarrier : int {
+  kKdaBarrierConsumers = 1,
+  kKdaBarrierWarpgroup = 2,  // + warpgroup
+};
+
+// The walk of every role over its block's tiles.
+struct KdaTileWalk {
+  int tile;        // chunk x value heads + head
+  uint32_t count;  // of tiles before it
+
+  __device__ __forceinline__ KdaTileWalk() : tile(blockIdx.x), count(0) {}
+  __device__ __forceinline__ void advance() {
+    tile += gridDim.x;
+    ++count;
+  }
+  __device__ __forceinline__ uint32_t parity() const { return count & 1; }
+  __device__ __forceinline__ uint32_t scalar_slot() const { return count % kKdaScalarSlots; }
+  __device__ __forceinline__ uint32_t scalar_parity() const { return count / kKdaScalarSlots & 1; }
+};
+
+}  // namespace warpgrad::cuda::sm90
