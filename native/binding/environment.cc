@@ -22,6 +22,10 @@ constexpr int64_t kHandleBytes = 512;  // about what the objects around a storag
 constexpr int64_t kExternalWeight = 2;
 constexpr int64_t kReportBytes = int64_t{64} << 10;
 
+int64_t external_weight(size_t bytes) {
+  return kExternalWeight * static_cast<int64_t>(bytes) + kHandleBytes;
+}
+
 const char* code_name(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument: return "ERR_OUT_OF_RANGE";
@@ -107,6 +111,12 @@ std::shared_ptr<void> Environment::hold(const Napi::Value& value) {
 }
 
 void Environment::before_allocation(Napi::Env env, size_t bytes) {
+  if (++allocations_since_settled_ >= kSweepAllocations) {
+    allocations_since_settled_ = 0;
+    unreported_bytes_ -= least_spare_bytes_;
+    spare_bytes_ -= least_spare_bytes_;
+    least_spare_bytes_ = spare_bytes_;
+  }
   if (std::abs(unreported_bytes_) >= kReportBytes) {
     Napi::MemoryManagement::AdjustExternalMemory(env, std::exchange(unreported_bytes_, 0));
   }
@@ -119,8 +129,19 @@ void Environment::before_allocation(Napi::Env env, size_t bytes) {
   tensors.release_collected(*this, env);
 }
 
-void Environment::report_external_bytes(int64_t change) {
-  unreported_bytes_ += kExternalWeight * change + (change < 0 ? -kHandleBytes : kHandleBytes);
+void Environment::note_allocated(size_t bytes) {
+  const int64_t weight = external_weight(bytes), from_spare = std::min(weight, spare_bytes_);
+  unreported_bytes_ += weight - from_spare;
+  spare_bytes_ -= from_spare;
+  least_spare_bytes_ = std::min(least_spare_bytes_, spare_bytes_);
+}
+
+void Environment::note_freed(size_t bytes, FreedBy by) {
+  if (by == FreedBy::kCollector) {
+    unreported_bytes_ -= external_weight(bytes);
+  } else {
+    spare_bytes_ += external_weight(bytes);
+  }
 }
 
 Napi::Value guarded(const Napi::CallbackInfo& info, FunctionRef<Napi::Value()> body) {

@@ -47,9 +47,11 @@ class Environment {
   // operations would grow without bound, so handles that the collector took are released here once enough was
   // allocated.
   void before_allocation(Napi::Env env, size_t bytes);
-  // Notes what the storages of tensors weigh. The collector is told at the next allocation, and then only of what is
-  // still alive: a large report makes it run.
-  void report_external_bytes(int64_t change);
+  // Note what the storages of tensors weigh; the collector is told at the next allocation. What was disposed stays
+  // reported for the tensors that come after it: a report of much new memory makes the collector run, in vain where
+  // every call disposes what the one before made. What no tensor has taken over for a while is taken back.
+  void note_allocated(size_t bytes);
+  void note_freed(size_t bytes, FreedBy by);
 
  private:
   using Task = std::function<void(Napi::Env)>;
@@ -66,6 +68,9 @@ class Environment {
   size_t bytes_since_sweep_ = 0;
   size_t allocations_since_sweep_ = 0;
   int64_t unreported_bytes_ = 0;
+  int64_t spare_bytes_ = 0;        // reported, but disposed
+  int64_t least_spare_bytes_ = 0;  // since it was settled last
+  size_t allocations_since_settled_ = 0;
 };
 
 // Runs `body`, turning C++ exceptions into JavaScript ones with a code.

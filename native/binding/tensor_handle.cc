@@ -147,7 +147,7 @@ Napi::Value make_view(const Napi::CallbackInfo& info) {
 // tensorRelease(tensor): gives up the share in the storage; the handle may be reused.
 Napi::Value release(const Napi::CallbackInfo& info) {
   return guarded(info, [&] {
-    tensor(info[0]).release(Environment::of(info.Env()));
+    tensor(info[0]).release(Environment::of(info.Env()), FreedBy::kDispose);
     return info.Env().Undefined();
   });
 }
@@ -237,12 +237,12 @@ Napi::Value copy(const Napi::CallbackInfo& info) {
 void TensorHandle::set(Environment& environment, const TensorView& view, StoragePtr storage) {
   view_ = view;
   storage_ = std::move(storage);
-  if (storage_->num_handles++ == 0) environment.report_external_bytes(static_cast<int64_t>(storage_->bytes()));
+  if (storage_->num_handles++ == 0) environment.note_allocated(storage_->bytes());
 }
 
-void TensorHandle::release(Environment& environment) {
+void TensorHandle::release(Environment& environment, FreedBy by) {
   if (!storage_) return;
-  if (--storage_->num_handles == 0) environment.report_external_bytes(-static_cast<int64_t>(storage_->bytes()));
+  if (--storage_->num_handles == 0) environment.note_freed(storage_->bytes(), by);
   storage_.reset();
   view_.data = nullptr;
 }

@@ -9,6 +9,8 @@ namespace warpgrad::binding {
 
 class Environment;
 
+enum class FreedBy { kDispose, kCollector };
+
 // The native half of a Tensor: a view and a share in its storage. For JavaScript it is an opaque external value, passed
 // to the functions below: an object with methods would cost twice as much to make and three times as much to unwrap.
 //
@@ -21,7 +23,7 @@ class TensorHandle {
   bool holds_storage() const { return storage_ != nullptr; }
 
   void set(Environment& environment, const TensorView& view, StoragePtr storage);
-  void release(Environment& environment);
+  void release(Environment& environment, FreedBy by);
 
   napi_ref external = nullptr;  // weak; null while the handle is in no use
 

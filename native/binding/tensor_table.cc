@@ -50,7 +50,7 @@ void TensorTable::release_collected(Environment& environment, Napi::Env env) {
     const Napi::HandleScope scope(env);
     napi_value external = nullptr;
     napi_get_reference_value(env, handle.external, &external);
-    if (external == nullptr) handle.release(environment);
+    if (external == nullptr) handle.release(environment, FreedBy::kCollector);
   }
 }
 
@@ -59,7 +59,7 @@ void TensorTable::finalize(napi_env env, void* pointer, void* data) {
   TensorTable& table = environment.tensors;
   const size_t number = to_number(pointer);
   TensorHandle& handle = table.handles_[number];
-  handle.release(environment);
+  handle.release(environment, FreedBy::kCollector);
   napi_delete_reference(env, handle.external);
   handle.external = nullptr;
   table.free_.push_back(number);

@@ -17,9 +17,6 @@ struct AttentionBwdSequence {
   int32_t first_row_block;  // of the sequence among a head's row blocks; 0 when dense
 };
 
-// The two warpgroups that compute dQ; each has somebody who keeps its turn when turns are taken.
-constexpr int kDqKeepers = 2;
-
 // Row blocks: every sequence's queries are cut into blocks of kBlockM rows, the last one filled up. Block r of head h
 // is number h * row_blocks + r (of batch b, when dense: (b * num_heads + h) * row_blocks + r).
 struct AttentionBwdKernelParams {
@@ -31,7 +28,7 @@ struct AttentionBwdKernelParams {
   const float* lse_log2;  // [row blocks][kBlockM]: lse * log2(e), +infinity for rows that take no part
   const float* delta;     // [row blocks][kBlockM]: the sum of dO * O over a row
   float* dq_accum;        // [row blocks][DqFragment::kBlockFloats]
-  int32_t* dq_turn;       // [row blocks][kDqKeepers]: how many key blocks have added; null unless deterministic
+  int32_t* dq_turn;       // [row blocks]: how many key blocks have added to it; null unless deterministic
   void* dk;               // [B, Sk, Hkv, D] or [total_k, Hkv, D]
   void* dv;               // the same with Dv
 

@@ -91,7 +91,7 @@ class Planner {
     workspace.lse_log2 = take(blocks * plan_.kernel->block_m * sizeof(float));
     workspace.delta = take(blocks * plan_.kernel->block_m * sizeof(float));
     workspace.dq_accum = take(blocks * plan_.kernel->block_floats * sizeof(float));
-    workspace.dq_turn = take(params_.deterministic ? blocks * kDqKeepers * sizeof(int32_t) : 0);
+    workspace.dq_turn = take(params_.deterministic ? blocks * sizeof(int32_t) : 0);
     workspace.d_sink_parts = take(params_.sink ? blocks * sizeof(float) : 0);
     workspace.bytes = bytes_;
   }

@@ -22,9 +22,10 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   ::cuda::ptx::mbarrier_arrive(::cuda::ptx::sem_release, ::cuda::ptx::scope_cta, ::cuda::ptx::space_shared, barrier);
 }
 
-// One arrival for a converged warp, by whichever thread.
+// One arrival for a converged warp, after what all of its threads have done, by whichever of them.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-elect-sync
 __device__ __forceinline__ void mbarrier_arrive_once(uint64_t* barrier) {
+  __syncwarp();
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(barrier)))
                : "memory");

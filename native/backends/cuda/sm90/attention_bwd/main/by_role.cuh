@@ -228,8 +228,9 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
   // Two products side by side: ptxas has 128 registers for an instruction here, not enough for 256 columns.
   static constexpr int kLeftColumns = 2 * kPanelColumns, kRightColumns = kColumns - kLeftColumns;
   // The first gets the larger share of the parts of dQ: it never has more columns.
-  static constexpr int kKeeper = kOfValues ? 0 : 1;
-  static constexpr int kFirstPart = first_dq_part<Config>(kKeeper), kEndPart = first_dq_part<Config>(kKeeper + 1);
+  static constexpr int kValuesParts = (Config::kDqParts + 1) / 2;
+  static constexpr int kFirstPart = kOfValues ? 0 : kValuesParts;
+  static constexpr int kEndPart = kOfValues ? kValuesParts : Config::kDqParts;
   using DqProduct = ptx::Wgmma<Config::kType, kPanelColumns>;
 
  public:
@@ -274,8 +275,10 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum_dq);
       if (part == kEndPart - 1) release(&storage_.bar_ds_empty[stage]);
-      add_dq<Config>(storage_, params_, accum_dq, row_block, part, kKeeper, this->num_steps());
+      if (part == kFirstPart) await_dq_turn(storage_, params_, this->num_steps());
+      add_dq<Config>(params_, accum_dq, row_block, part);
     }
+    end_dq_turn(storage_, params_);
   }
 
  private:

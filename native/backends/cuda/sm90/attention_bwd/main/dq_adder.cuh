@@ -6,77 +6,89 @@
 #include "backends/cuda/sm90/attention_bwd/main/storage.cuh"
 #include "backends/cuda/sm90/ptx/global_memory.cuh"
 #include "backends/cuda/sm90/ptx/mbarrier.cuh"
-#include "backends/cuda/sm90/ptx/sync.cuh"
+#include "backends/cuda/sm90/tile/ring.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
-// Adds one of a warpgroup's parts of dQ to the accumulator, `step` counts the warpgroup's row blocks. Where the order
-// of the additions has to be the same in every run, the warpgroup's DqTurnKeeper says when.
+// Adds a part of dQ of a row block to the accumulator.
 template <class Config>
-__device__ __forceinline__ void add_dq(AttentionBwdStorage<Config>& storage, const AttentionBwdKernelParams& params,
-                                       const float (&accum)[Config::kDqRegisters], int row_block, int part, int keeper,
-                                       uint32_t step) {
-  const bool in_turn = params.dq_turn != nullptr;
-  if (in_turn && part == first_dq_part<Config>(keeper)) ptx::mbarrier_wait(&storage.bar_dq_turn[keeper], step & 1);
+__device__ __forceinline__ void add_dq(const AttentionBwdKernelParams& params,
+                                       const float (&accum)[Config::kDqRegisters], int row_block, int part) {
   float* target = params.dq_accum + DqFragment<Config>::offset(row_block, part, threadIdx.x);
 #pragma unroll
   for (int i = 0; i < DqFragment<Config>::kSteps; ++i) {
     ptx::red_add_v4(target + i * DqFragment<Config>::kStep, accum[4 * i], accum[4 * i + 1], accum[4 * i + 2],
                     accum[4 * i + 3]);
   }
-  if (in_turn && part + 1 == first_dq_part<Config>(keeper + 1))
-    ptx::mbarrier_arrive_once(&storage.bar_dq_added[keeper]);
 }
 
-// A thread that takes turns with those of the other key blocks on behalf of one warpgroup, so that the warpgroup waits
-// neither for a flag in device memory nor for its own additions to arrive there. The last key block that sees a row
-// block is the first to add: it is also the first to begin.
+// Where the order of the additions has to be the same in every run, key blocks take turns at each row block: the last
+// that sees it adds first, because it is also the first to begin. The warpgroups that add wait for a barrier in shared
+// memory before and arrive at another one behind it. Two threads that do nothing else keep the turns in device memory,
+// so that neither their reads nor the way of the additions to memory stand between two steps: one waits for the key
+// block before, the other lets the next one go on.
+
+// Before the additions of the `step`th row block of this block of threads.
 template <class Config>
-class DqTurnKeeper {
- public:
-  using Params = AttentionBwdKernelParams;
-  using Storage = AttentionBwdStorage<Config>;
+__device__ __forceinline__ void await_dq_turn(AttentionBwdStorage<Config>& storage,
+                                              const AttentionBwdKernelParams& params, uint32_t step) {
+  if (params.dq_turn != nullptr) ptx::mbarrier_wait(&storage.bar_dq_turn, step & 1);
+}
+// After them.
+template <class Config>
+__device__ __forceinline__ void end_dq_turn(AttentionBwdStorage<Config>& storage,
+                                            const AttentionBwdKernelParams& params) {
+  if (params.dq_turn != nullptr) ptx::mbarrier_arrive_once(&storage.bar_dq_added);
+}
 
-  __device__ __forceinline__ DqTurnKeeper(Storage& storage, const Params& params, int keeper)
-      : storage_(storage), params_(params), keeper_(keeper) {}
-
-  __device__ __forceinline__ void run() {
-    for (uint32_t tile = 0;; ++tile) {
-      const uint32_t slot = tile % kBwdWorkSlots;
-      ptx::mbarrier_wait(&storage_.bar_work_full[slot], tile / kBwdWorkSlots & 1);
-      const AttentionBwdWork& work = storage_.work[slot];
-      if (work.n < 0) break;
-      for (int head = 0; head < params_.group; ++head) {
-        for (int m = work.m_first; m <= work.m_last; ++m) {
-          const int row_block = work.row_block + head * params_.row_blocks + m;
-          take_turn(params_.dq_turn + kDqKeepers * row_block + keeper_, rank(work, m));
-        }
+// Calls `take(row_block, rank)` for every step of every tile: `rank` key blocks add to the row block before this one.
+template <class Config, class Take>
+__device__ __forceinline__ void for_each_dq_turn(AttentionBwdStorage<Config>& storage,
+                                                 const AttentionBwdKernelParams& params, Take take) {
+  using Slots = Ring<kBwdWorkSlots>;
+  for (uint32_t tile = 0;; ++tile) {
+    const uint32_t slot = Slots::stage(tile);
+    ptx::mbarrier_wait(&storage.bar_work_full[slot], Slots::parity(tile));
+    const AttentionBwdWork& work = storage.work[slot];
+    if (work.n < 0) break;
+    for (int head = 0; head < params.group; ++head) {
+      for (int m = work.m_first; m <= work.m_last; ++m) {
+        const int last_query = min((m + 1) * Config::kBlockM, work.q_len) - 1;
+        const int last_key = min(work.k_len - 1, last_query + work.key_shift_high);
+        take(work.row_block + head * params.row_blocks + m, last_key / Config::kBlockN - work.n);
       }
-      ptx::mbarrier_arrive(&storage_.bar_work_empty[slot]);
     }
+    ptx::mbarrier_arrive(&storage.bar_work_empty[slot]);
   }
+}
 
- private:
-  // How many key blocks add before this one.
-  __device__ __forceinline__ int rank(const AttentionBwdWork& work, int m) const {
-    const int last_query = min((m + 1) * Config::kBlockM, work.q_len) - 1;
-    return min(work.k_len - 1, last_query + work.key_shift_high) / Config::kBlockN - work.n;
-  }
-
-  __device__ __forceinline__ void take_turn(int32_t* turn, int rank) {
-    while (ptx::ld_acquire(turn) != rank) {
+template <class Config>
+__device__ __forceinline__ void take_dq_turns(AttentionBwdStorage<Config>& storage,
+                                              const AttentionBwdKernelParams& params) {
+  uint32_t num_steps = 0;
+  for_each_dq_turn(storage, params, [&](int row_block, int rank) {
+    while (ptx::ld_acquire(params.dq_turn + row_block) != rank) {
     }
-    ptx::mbarrier_arrive(&storage_.bar_dq_turn[keeper_]);
-    ptx::mbarrier_wait(&storage_.bar_dq_added[keeper_], num_steps_ & 1);
-    ++num_steps_;
-    __threadfence();  // orders what the warpgroup has added, as the barrier above tells, before the flag
-    ptx::st_release(turn, rank + 1);
-  }
+    // One arrival of this thread a step.
+    if (num_steps > 0) ptx::mbarrier_wait(&storage.bar_dq_turn, (num_steps - 1) & 1);
+    ptx::mbarrier_arrive(&storage.bar_dq_turn);
+    ++num_steps;
+  });
+}
 
-  Storage& storage_;
-  const Params& params_;
-  const int keeper_;
-  uint32_t num_steps_ = 0;
-};
+template <class Config>
+__device__ __forceinline__ void pass_dq_turns(AttentionBwdStorage<Config>& storage,
+                                              const AttentionBwdKernelParams& params) {
+  uint32_t num_steps = 0;
+  ptx::mbarrier_arrive(&storage.bar_dq_turn);
+  for_each_dq_turn(storage, params, [&](int row_block, int rank) {
+    ptx::mbarrier_wait(&storage.bar_dq_added, num_steps & 1);
+    ++num_steps;
+    // The step after may add once this one is seen to be done, before it is made known.
+    ptx::mbarrier_arrive(&storage.bar_dq_turn);
+    // NOTE: the release orders what the warpgroups have added as well, since the barrier above orders that before it.
+    ptx::st_release(params.dq_turn + row_block, rank + 1);
+  });
+}
 
 }  // namespace warpgrad::cuda::sm90

@@ -27,12 +27,10 @@ __device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& stora
   }
   for (int i = 0; i < kBwdWorkSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_work_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_work_empty[i], kConsumers + 1 + (in_turn ? kDqKeepers : 0));  // and the producer
+    ptx::mbarrier_init(&storage.bar_work_empty[i], kConsumers + 1 + (in_turn ? 2 : 0));  // and the producer
   }
-  for (int i = 0; i < kDqKeepers; ++i) {
-    ptx::mbarrier_init(&storage.bar_dq_turn[i], 1);
-    ptx::mbarrier_init(&storage.bar_dq_added[i], kWarpgroupWarps);
-  }
+  ptx::mbarrier_init(&storage.bar_dq_turn, 2);
+  ptx::mbarrier_init(&storage.bar_dq_added, kTwo);
   ptx::mbarrier_init(&storage.bar_claim, 1);
   ptx::fence_mbarrier_init();
 }
@@ -63,7 +61,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     } else if (threadIdx.x / kWarpThreads == 1) {
       AttentionBwdPlanner<Config>(storage, params).run();
     } else if (threadIdx.x % kWarpThreads == 0 && params.dq_turn != nullptr) {
-      DqTurnKeeper<Config>(storage, params, threadIdx.x / kWarpThreads - 2).run();
+      if (threadIdx.x / kWarpThreads == 2) {
+        take_dq_turns(storage, params);
+      } else {
+        pass_dq_turns(storage, params);
+      }
     }
   } else if constexpr (Config::kByKeys) {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();

@@ -10,12 +10,6 @@ namespace warpgrad::cuda::sm90 {
 
 constexpr int kBwdWorkSlots = 2;  // the producer may be a tile ahead of the consumers
 
-// The first part of dQ that is the warpgroup's.
-template <class Config>
-__device__ constexpr int first_dq_part(int keeper) {
-  return keeper * Config::kDqParts / kDqKeepers + (keeper == 1 ? Config::kDqParts % kDqKeepers : 0);
-}
-
 template <class Config>
 struct AttentionBwdStorage {
   static constexpr int kStages = Config::kStages;
@@ -37,7 +31,7 @@ struct AttentionBwdStorage {
   uint64_t bar_p_full[kStages], bar_p_empty[kStages];
   uint64_t bar_work_full[kBwdWorkSlots], bar_work_empty[kBwdWorkSlots];
   uint64_t bar_claim;
-  uint64_t bar_dq_turn[kDqKeepers], bar_dq_added[kDqKeepers];
+  uint64_t bar_dq_turn, bar_dq_added;
   AttentionBwdWork work[kBwdWorkSlots];
 };
 

@@ -19,7 +19,7 @@ struct AttentionBwdPreprocessParams {
   float* lse_log2;      // [row blocks][block_m]
   float* delta;         // [row blocks][block_m]
   float* dq_accum;      // [row blocks][block_floats]
-  int32_t* dq_turn;     // [row blocks][kDqKeepers] or null
+  int32_t* dq_turn;     // [row blocks] or null
   float* d_sink_parts;  // [row blocks], with a sink: -sum over the rows of exp(sink - lse) delta
   int64_t block_floats;
 };

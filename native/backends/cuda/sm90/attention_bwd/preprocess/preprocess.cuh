@@ -63,9 +63,7 @@ __global__ void __launch_bounds__(kPreprocessThreads)
 
   float4* accum = reinterpret_cast<float4*>(params.dq_accum + row_block * params.block_floats);
   for (int i = threadIdx.x; i < params.block_floats / 4; i += kPreprocessThreads) accum[i] = make_float4(0, 0, 0, 0);
-  if (params.dq_turn != nullptr && threadIdx.x < kDqKeepers) {
-    params.dq_turn[kDqKeepers * row_block + threadIdx.x] = 0;
-  }
+  if (params.dq_turn != nullptr && threadIdx.x == 0) params.dq_turn[row_block] = 0;
   if (params.sink == nullptr) return;
 
   // In a fixed order, so that repeats are equal.
