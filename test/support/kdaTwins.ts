@@ -1,4 +1,4 @@
-import { kdaBackward, kdaForward, type KdaForwardOptions, type Tensor } from '../../lib';
+import { kdaBackward, kdaForward, type KdaForwardOptions, type Stream, type Tensor } from '../../lib';
 import { readValues, valuesOf, type Pool, type Twin } from './cuda';
 import type { Operand } from './dtypes';
 import type { KdaCase } from './kdaCases';
@@ -59,16 +59,22 @@ export function drawKdaTwins(pool: Pool, shape: KdaShape): KdaTwins {
   };
 }
 
-/** Forward and backward on one of the devices; the results are the caller's. */
-export function runKdaTwins({ tensors, options, lowerBound }: KdaTwins, side: keyof Twin): Record<string, Tensor> {
+/** Forward and backward on one of the devices, each on a stream; the results are the caller's. */
+export function runKdaTwins(
+  { tensors, options, lowerBound }: KdaTwins,
+  side: keyof Twin,
+  first?: Stream,
+  second?: Stream,
+): Record<string, Tensor> {
   const { q, k, v, g, beta, dOut, initialState, dFinalState, aLog, dtBias } = Object.fromEntries(
     Object.entries(tensors).map(([name, twin]) => [name, twin[side]]),
   ) as Record<string, Tensor>;
   const { saved, ...outputs } = kdaForward(q, k, v, g, beta, {
     ...{ ...options, initialState, outputFinalState: true },
     ...(aLog && { gate: { aLog, dtBias, ...(lowerBound !== undefined && { lowerBound }) } }),
+    ...(first && { stream: first }),
   });
-  const gradients = kdaBackward(dOut, saved, { dFinalState });
+  const gradients = kdaBackward(dOut, saved, { dFinalState, ...(second && { stream: second }) });
   saved.dispose();
   return { ...outputs, ...gradients };
 }
