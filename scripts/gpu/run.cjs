@@ -20,7 +20,7 @@ const USAGE = `Usage: run.sh <command> [options]
 const ROOT = path.resolve(__dirname, '../..');
 const RECORD = path.join(ROOT, 'test/gpu/record.json');
 /** Tests that fill the memory of the GPU: nothing else may run beside them. */
-const ALONE = '/(large|runtime|attention\\.backward\\.streams)\\.test';
+const ALONE = '/(large|runtime|(attention\\.backward|kda)\\.streams)\\.test';
 
 /** @param {string[]} args of Node @param {string} [cwd] @returns {number} */
 function node(args, cwd) {

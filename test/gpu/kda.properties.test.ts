@@ -20,7 +20,7 @@ import { kdaOptions, runKda, toTensor, type KdaResults } from '../support/run';
 const DIMS = [
   [128, 128],
   [64, 64],
-  [128, 256],
+  [100, 60],
 ] as const;
 const run = (item: KdaCase) => runKda(item, { dtype: 'bfloat16', device: CUDA });
 const full = (random: Random, T: number, dims: readonly [number, number], more: { B?: number; cu?: number[] } = {}) =>

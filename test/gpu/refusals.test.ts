@@ -1,4 +1,4 @@
-import { attentionBackward, attentionForward, kdaForward, Stream, Tensor } from '../../lib';
+import { attentionBackward, attentionForward, kdaBackward, kdaForward, Stream, Tensor } from '../../lib';
 import { CUDA, describeCuda } from '../support/cuda';
 import { expectError } from '../support/expectError';
 
@@ -61,13 +61,36 @@ describeCuda('refused on the GPU', () => {
     );
   });
 
-  // Until there are kernels; then this test makes way for those of the results.
-  test('KDA has no kernels yet', () => {
-    const [q, g, beta] = [make([1, 4, 2, 64]), make([1, 4, 2, 64], 'float32'), make([1, 4, 2], 'float32')];
+  const kdaInputs = (K: number, V: number, dtype: 'float32' | 'bfloat16' = 'bfloat16') =>
+    [
+      ...[make([1, 4, 2, K], dtype), make([1, 4, 2, K], dtype), make([1, 4, 2, V], dtype)],
+      ...[make([1, 4, 2, K], 'float32'), make([1, 4, 2], 'float32')],
+    ] as [Tensor, Tensor, Tensor, Tensor, Tensor];
+
+  test('KDA of float32', () => {
     expectError(
-      () => kdaForward(q, q, q, g, beta),
+      () => kdaForward(...kdaInputs(64, 64, 'float32')),
       'ERR_WARPGRAD_UNSUPPORTED',
-      "kdaForward: this build has no GPU kernel for it; use device 'cpu'",
+      'kdaForward: on cuda the dtype must be bfloat16 or float16, got float32',
+    );
+  });
+
+  test.each([129, 256])('KDA of key dimension %i, with what is supported', (K) => {
+    expectError(
+      () => kdaForward(...kdaInputs(K, 64)),
+      'ERR_WARPGRAD_UNSUPPORTED',
+      `kdaForward: on cuda the key dimension may be up to 128 and the value dimension up to 256, got ${K} and 64`,
+    );
+  });
+
+  test.each([129, 256])('the backward of KDA of value dimension %i, with what is supported', async (V) => {
+    const [q, k, v, ...gates] = kdaInputs(64, V);
+    const { out, saved } = kdaForward(q, k, v, ...gates);
+    expect(new Set(await out.data())).toEqual(new Set([0]));
+    expectError(
+      () => kdaBackward(v, saved),
+      'ERR_WARPGRAD_UNSUPPORTED',
+      `kdaBackward: on cuda the key dimension may be up to 128 and the value dimension up to 128, got 64 and ${V}`,
     );
   });
 });

@@ -86,3 +86,13 @@ export function keepBusy(stream: Stream, operand: Tensor): void {
     lse.dispose();
   }
 }
+
+/** Free bytes of the GPU, from what a request for far too much answers; what was kept for reuse is free then. */
+export function freeBytes(): number {
+  try {
+    Tensor.empty([2 ** 39], { device: CUDA });
+  } catch (error) {
+    return Number(/(\d+) of \d+ bytes are free/.exec((error as Error).message)![1]);
+  }
+  throw new Error('far too much memory was there');
+}

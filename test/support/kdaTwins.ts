@@ -1,4 +1,11 @@
-import { kdaBackward, kdaForward, type KdaForwardOptions, type Tensor } from '../../lib';
+import {
+  kdaBackward,
+  kdaForward,
+  type KdaForwardOptions,
+  type KdaForwardResult,
+  type Stream,
+  type Tensor,
+} from '../../lib';
 import { readValues, valuesOf, type Pool, type Twin } from './cuda';
 import type { Operand } from './dtypes';
 import type { KdaCase } from './kdaCases';
@@ -59,16 +66,40 @@ export function drawKdaTwins(pool: Pool, shape: KdaShape): KdaTwins {
   };
 }
 
-/** Forward and backward on one of the devices; the results are the caller's. */
-export function runKdaTwins({ tensors, options, lowerBound }: KdaTwins, side: keyof Twin): Record<string, Tensor> {
-  const { q, k, v, g, beta, dOut, initialState, dFinalState, aLog, dtBias } = Object.fromEntries(
-    Object.entries(tensors).map(([name, twin]) => [name, twin[side]]),
-  ) as Record<string, Tensor>;
-  const { saved, ...outputs } = kdaForward(q, k, v, g, beta, {
+interface Call {
+  readonly forward: KdaForwardResult;
+  readonly tensors: Readonly<Record<string, Tensor>>;
+}
+
+function callForward({ tensors, options, lowerBound }: KdaTwins, side: keyof Twin, stream?: Stream): Call {
+  const own = Object.fromEntries(Object.entries(tensors).map(([name, twin]) => [name, twin[side]]));
+  const { q, k, v, g, beta, initialState, aLog, dtBias } = own as Record<string, Tensor>;
+  const forward = kdaForward(q, k, v, g, beta, {
     ...{ ...options, initialState, outputFinalState: true },
     ...(aLog && { gate: { aLog, dtBias, ...(lowerBound !== undefined && { lowerBound }) } }),
+    ...(stream && { stream }),
   });
-  const gradients = kdaBackward(dOut, saved, { dFinalState });
+  return { forward, tensors: own };
+}
+
+/** out and the final state; they are the caller's. */
+export function runKdaForwardTwins(twins: KdaTwins, side: keyof Twin): Record<string, Tensor> {
+  const { saved, ...outputs } = callForward(twins, side).forward;
+  saved.dispose();
+  return { ...outputs };
+}
+
+/** Forward and backward on one of the devices, each on a stream; the results are the caller's. */
+export function runKdaTwins(
+  twins: KdaTwins,
+  side: keyof Twin,
+  first?: Stream,
+  second?: Stream,
+): Record<string, Tensor> {
+  const { forward, tensors } = callForward(twins, side, first);
+  const { saved, ...outputs } = forward;
+  const { dOut, dFinalState } = tensors;
+  const gradients = kdaBackward(dOut, saved, { dFinalState, ...(second && { stream: second }) });
   saved.dispose();
   return { ...outputs, ...gradients };
 }
