@@ -14,7 +14,7 @@ export const HELP = `Trains a small language model (one KDA layer, one attention
 
   --text FILE     the text to learn (default: declarations that TypeScript ships)
   --steps N       train up to this step (default: ${DEFAULT_STEPS})
-  --device D      auto, cpu, cuda or cuda:N: where attention runs; KDA has no GPU kernel yet (default: auto)
+  --device D      auto, cpu, cuda or cuda:N: where attention and KDA run (default: auto)
   --seed S        seed of the first parameters, the batches and the sample (default: ${DEFAULT_SEED})
   --save FILE     write a checkpoint (safetensors) there, at the end and on Ctrl-C
   --resume FILE   go on from a checkpoint as if the run had not stopped

@@ -8,12 +8,9 @@ export interface Placements {
   readonly summary: string;
 }
 
-/** A GPU takes attention in 16 bits, in the mode that repeats bit for bit. KDA has no GPU kernel yet and stays on the CPU. */
+/** A GPU takes both in 16 bits; KDA always repeats bit for bit, attention in its deterministic mode. */
 export function placementsOn(device: string): Placements {
   if (device === 'cpu') return { attention: { device }, kda: { device }, summary: 'on cpu' };
-  return {
-    attention: { device: device as Placement['device'], dtype: 'bfloat16', deterministic: true },
-    kda: { device: 'cpu' },
-    summary: `attention on ${device} in bfloat16, KDA (which has no GPU kernel yet) on cpu`,
-  };
+  const kda = { device: device as Placement['device'], dtype: 'bfloat16' } as const;
+  return { attention: { ...kda, deterministic: true }, kda, summary: `on ${device} in bfloat16` };
 }

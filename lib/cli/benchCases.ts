@@ -2,7 +2,7 @@ import { attentionBackward, attentionForward, kdaBackward, kdaForward, type Devi
 import { attentionBackwardReference, attentionForwardReference } from '../reference/attention';
 import { type Float64Tensor } from '../reference/float64';
 import { kdaBackwardReference, kdaForwardReference } from '../reference/kda';
-import { type FloatDType, type Tensors, type Verdict, download, judge, upload } from './precision';
+import { type FloatDType, type Tensors, type Verdict, arithmeticOf, download, judge, upload } from './precision';
 import { Random } from './random';
 
 export type Operation = 'attention' | 'kda';
@@ -124,6 +124,7 @@ function kdaRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: Device
     dq: kdaBackwardReference(inputs['dOut'], inputs as never, options).dq,
   });
   const perToken = kdaFlops(dim, dim);
+  const arithmetic = arithmeticOf('kda', dtype, device);
   return {
     operation: 'kda',
     label: shape.join('×'),
@@ -138,7 +139,7 @@ function kdaRun({ tokens, heads, dim }: Shape, dtype: FloatDType, device: Device
       backward: () => Object.values(backward()) as Tensor[],
     },
     verify: (passes) =>
-      verify(passes, { forward: () => ({ out }), backward }, { q, k, v, g, beta, dOut }, results, dtype),
+      verify(passes, { forward: () => ({ out }), backward }, { q, k, v, g, beta, dOut }, results, arithmetic),
     dispose: () => {
       saved.dispose();
       disposeAll({ q, k, v, g, beta, dOut, out });

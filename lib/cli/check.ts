@@ -4,7 +4,7 @@ import { type CheckCase } from './checkCase';
 import { CHECK_CASES } from './checkCases';
 import { type Command } from './command';
 import { parseDevice, parseOptions } from './options';
-import { type FloatDType, type Tensors, type Verdict, download, judge, upload } from './precision';
+import { type FloatDType, type Tensors, type Verdict, arithmeticOf, download, judge, upload } from './precision';
 import { Progress } from './progress';
 import { Random } from './random';
 import { formatTable } from './table';
@@ -71,7 +71,8 @@ async function runCase(item: CheckCase, dtype: FloatDType, device: Device, refus
   const gradients = run && unlessRefused(refusals, () => run.backward());
   const results = { ...run?.outputs, ...gradients };
   const inputs = await downloadAll(tensors);
-  const verdicts = run ? judge(await downloadAll(results), inputs, item.reference, dtype, random) : [];
+  const arithmetic = arithmeticOf(item.operation, dtype, device);
+  const verdicts = run ? judge(await downloadAll(results), inputs, item.reference, arithmetic, random) : [];
   for (const tensor of [...Object.values(tensors), ...Object.values(results)]) tensor.dispose();
   return verdicts
     .filter(({ what }) => gradients !== undefined || what in results)

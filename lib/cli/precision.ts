@@ -31,6 +31,11 @@ export interface Verdict {
   readonly ok: boolean;
 }
 
+/** What an operation computes in: KDA on a GPU rounds float16 operands to bfloat16. */
+export function arithmeticOf(operation: 'attention' | 'kda', dtype: FloatDType, device: Device): FloatDType {
+  return operation === 'kda' && device !== 'cpu' ? 'bfloat16' : dtype;
+}
+
 /** A tensor of the device with these values, rounded to the dtype. */
 export function upload({ data, shape }: Float64Tensor, dtype: FloatDType, device: Device): Tensor {
   return Tensor.from(Float32Array.from(data), shape, { dtype, device });
@@ -65,7 +70,7 @@ export interface Reference {
   termSizes?(inputs: Tensors): Readonly<Record<string, number>>;
 }
 
-/** Judges the results of an operation on `inputs`, which hold values of `dtype`, against a float64 reference. */
+/** Judges the results of an operation on `inputs`, which computes in `dtype`, against a float64 reference. */
 export function judge(
   actual: Tensors,
   inputs: Tensors,

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 'use strict';
 // Packs the GPU suite into one archive that runs on a GPU server without Node, compilers or network: Node itself, the addon,
-// the tests compiled to JavaScript, Jest, the golden data, the benchmarks. Usage: npm run gpu:bundle [-- --out FILE]
+// the tests and the training example compiled to JavaScript, with what they need, the golden data, the benchmarks. Usage: npm run gpu:bundle [-- --out FILE]
 //
 // There: tar -xf warpgrad-gpu.tar.xz && warpgrad-gpu/run.sh test
 const { execFileSync } = require('node:child_process');
@@ -31,9 +31,23 @@ const COPIED = [
   ...['scripts/native-sources.cjs'],
 ];
 /** Folders whose TypeScript becomes JavaScript at the same place. */
-const COMPILED = ['lib', 'test/gpu', 'test/support'];
+const COMPILED = ['lib', 'test/gpu', 'test/support', 'examples/train'];
 /** What runs there needs these and what they depend on. */
-const PACKAGES = ['jest', 'jest-environment-node', 'node-gyp-build', 'cli-progress'];
+const PACKAGES = [
+  ...['jest', 'jest-environment-node', 'node-gyp-build', 'cli-progress'],
+  ...['long', 'seedrandom', 'vega', 'vega-lite', '@resvg/resvg-js'],
+];
+/** Of these, the files that the training example reads. */
+const PARTS = {
+  ...Object.fromEntries(
+    ['', '-core', '-layers', '-converter', '-data', '-backend-cpu', '-backend-webgl', '-backend-wasm'].map((part) => [
+      `@tensorflow/tfjs${part}`,
+      /^dist\/([^/]*\.node\.js|[^/]*\.wasm)$/,
+    ]),
+  ),
+  'dejavu-fonts-ttf': /^ttf\/DejaVuSans(-Bold)?\.ttf$/,
+  typescript: /^lib\/lib\.dom\.d\.ts$/,
+};
 /** Nothing of a package that runs. */
 const SUPERFLUOUS =
   /(\.d\.[cm]?ts|\.map|\.md|\.markdown|\.flow|\.ts|\.tsx|\.yml)$|\/(docs?|examples?|tests?|__tests__)$/;
@@ -53,6 +67,7 @@ function compile(folder) {
     const { code } = transformSync(fs.readFileSync(source, 'utf8'), {
       ...swcOptions,
       ...{ sourceMaps: false, filename: source, swcrc: false },
+      module: { type: 'commonjs', ignoreDynamic: folder.startsWith('examples') }, // which import ES modules so
     });
     fs.mkdirSync(path.dirname(target), { recursive: true });
     fs.writeFileSync(target.replace(/\.ts$/, '.js'), code);
@@ -98,6 +113,13 @@ function copyPackage(folder) {
   });
 }
 
+/** @param {string} name of a package @param {RegExp} wanted */
+function copyParts(name, wanted) {
+  const folder = path.join('node_modules', name);
+  const files = fs.readdirSync(path.join(ROOT, folder), { recursive: true, encoding: 'utf8' });
+  for (const file of ['package.json', ...files.filter((file) => wanted.test(file))]) copy(path.join(folder, file));
+}
+
 /** A program or library without its symbols. @param {string} source @param {string} target */
 function strip(source, target) {
   fs.mkdirSync(path.dirname(target), { recursive: true });
@@ -112,6 +134,7 @@ fs.mkdirSync(STAGE, { recursive: true });
 for (const file of COPIED) copy(file);
 for (const folder of COMPILED) compile(folder);
 for (const folder of closure(PACKAGES)) copyPackage(folder);
+for (const [name, wanted] of Object.entries(PARTS)) copyParts(name, wanted);
 strip(fs.realpathSync(process.execPath), path.join(STAGE, 'node'));
 strip(path.join(ROOT, 'build/Release/warpgrad.node'), path.join(STAGE, 'build/Release/warpgrad.node'));
 fs.renameSync(path.join(STAGE, 'scripts/gpu/run.sh'), path.join(STAGE, 'run.sh'));

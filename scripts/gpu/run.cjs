@@ -15,6 +15,7 @@ const USAGE = `Usage: run.sh <command> [options]
   bench [options]              speed beside the peers that this machine has; bench --help says more
   sanitize [tool ...]          compute-sanitizer over every configuration of every kernel; all four tools by default
   check [options]              warpgrad doctor, and warpgrad check on the GPU
+  train [options]              the training example; train --help says more
 `;
 
 const ROOT = path.resolve(__dirname, '../..');
@@ -107,6 +108,7 @@ const commands = {
   bench: (args) => node([path.join(ROOT, 'scripts/bench/gpu.cjs'), ...args]),
   sanitize: (args) => node([path.join(__dirname, 'sanitize.cjs'), ...args]),
   check,
+  train: (args) => node([path.join(ROOT, 'examples/train/main.js'), ...args]),
 };
 
 const [name, ...args] = process.argv.slice(2);

@@ -6,7 +6,7 @@ const path = require('node:path');
 
 const TOOLS = ['memcheck', 'racecheck', 'synccheck', 'initcheck'];
 const PROGRAM = path.resolve(__dirname, '../../test/gpu/scripts/sanitize.js');
-const LIMIT_MILLISECONDS = 120_000;
+const LIMIT_MILLISECONDS = 180_000;
 const CLEAN = /^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards displayed \(0 errors, 0 warnings\))$/m;
 
 /** @param {string} tool @returns {{ ok: boolean, text: string }} */
@@ -14,7 +14,7 @@ function sanitize(tool) {
   const options = ['--tool', tool, '--error-exitcode', '9', '--print-limit', '20', '--show-backtrace', 'no'];
   const { status, signal, error, stdout, stderr } = spawnSync(
     'compute-sanitizer',
-    [...options, process.execPath, PROGRAM],
+    [...options, process.execPath, PROGRAM, tool],
     {
       encoding: 'utf8',
       maxBuffer: 2 ** 28,

@@ -49,6 +49,15 @@ const title = able ? 'GPU archive' : 'GPU archive (skipped: needs tar, xz and st
     expect({ status, stderr }).toEqual({ status: 1, stderr: message });
   });
 
+  test('train has all that it needs', () => {
+    const { status, stdout, stderr } = runArchive(
+      ...['train', '--steps', '1', '--device', 'cpu', '--out', 'trained', '--text', 'archive.tar.xz'],
+    );
+    expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+    expect(stdout).toContain('held-out');
+    expect(fs.existsSync(path.join(folder, 'trained/loss.png'))).toBe(true);
+  });
+
   test('an unknown command gets the usage', () => {
     const { status, stderr } = runArchive('tset');
     expect(status).toBe(2);
