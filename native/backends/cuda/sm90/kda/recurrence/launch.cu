@@ -43,8 +43,8 @@ void launch_kda_recurrence(const KdaProblem& problem, const void* records, const
   params.sequences = problem.sequences;
   params.initial_state = KdaStates(initial_state, problem.options->state_vk);
   params.final_state = KdaStates(final_state, problem.options->state_vk);
-  if (out && problem.num_chunks > 0)
-    params.tensor_map_out = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
+  const bool with_out = out && problem.num_chunks > 0;
+  if (with_out) params.tensor_map_out = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
   params.out = out.as<uint16_t>();
   params.state_images = static_cast<uint8_t*>(state_images);
   params.u_images = static_cast<uint8_t*>(u_images);
@@ -56,7 +56,7 @@ void launch_kda_recurrence(const KdaProblem& problem, const void* records, const
   // A warpgroup a block, so that more multiprocessors work, unless they do not all find room at once: then two, which
   // read the records once.
   const int warpgroups = problem.value_panels == 1 || panels <= multiprocessor_count(kOperation) ? 1 : 2;
-  const KdaRecurrenceResult result = !out ? kImages : state_images ? kOutAndImages : kOut;
+  const KdaRecurrenceResult result = !with_out ? kImages : state_images ? kOutAndImages : kOut;
   for (const Kernel& kernel : kKernels) {
     if (kernel.key_panels != problem.key_panels || kernel.warpgroups != warpgroups || kernel.result != result) continue;
     check_cuda(kernel.run(params, static_cast<int>(panels / warpgroups), stream), kOperation, "launch");
