@@ -20,21 +20,23 @@ struct KdaRecurrenceConfig {
   static constexpr int kWarpgroups = kNumValueWarpgroups;  // consumers; each owns 64 columns of V
   static constexpr KdaRecurrenceResult kResult = kWanted;
   static constexpr int kStages = 3;
-  // Where o leaves from: own room, or, as two warpgroups leave none, the place of U0.
-  static constexpr int kOutBuffers = kWarpgroups == 1 ? 2 : 0;
+  // Results leave from room of their own, so that stages are free early; two warpgroups leave none, and results take
+  // the place of operands that have been read.
+  static constexpr bool kOwnRoom = kWarpgroups == 1;
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;  // with two consumers
 
   // Derived
   static constexpr bool kWithOut = kResult != KdaRecurrenceResult::kImages;
   static constexpr bool kWithImages = kResult != KdaRecurrenceResult::kOut;
-  static constexpr bool kOutInStage = kWithOut && kOutBuffers == 0;
-  static constexpr int kOutSlots = kOutBuffers > 0 ? kOutBuffers : kStages;
-  // Who is done with a stage: the warps of the consumers, the storer, which comes last where o is in the stage.
-  static constexpr int kStageUsers =
-      kOutInStage ? 1 : kWarpgroups * kWarpgroupThreads / kWarpThreads + (kWithImages ? 1 : 0);
+  static constexpr bool kOutInStage = kWithOut && !kOwnRoom;
+  static constexpr bool kImagesInStage = kWithImages && !kOwnRoom;
+  static constexpr int kOutSlots = kOutInStage ? kStages : kWithImages ? 1 : 2;
+  static constexpr int kImageSlots = kImagesInStage ? kStages : 1;
   static constexpr bool kMovesRegisters = kWarpgroups > 1;
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpThreads;
+  // Who tells that a stage is free: the consumers' warps, or the storer, which comes last where o is in the stage.
+  static constexpr int kStageUsers = kOutInStage ? 1 : kConsumerWarps + (kImagesInStage ? 1 : 0);
   // A producer and a storer warp; setmaxnreg takes whole warpgroups.
   static constexpr int kThreads = kConsumerThreads + (kMovesRegisters ? kWarpgroupThreads : 2 * kWarpThreads);
   using KeyTile = SwizzledTile<kKdaChunkRows, kKeyPanels * kPanelColumns>;

@@ -52,43 +52,26 @@ class KdaRecurrenceConsumer {
   }
 
  private:
-#ifdef WG_TRAP
-  static constexpr bool kTrap = Config::kWarpgroups == 1 && Config::kWithOut;
-#else
-  static constexpr bool kTrap = false;
-#endif
-  static __device__ __forceinline__ void wait(uint64_t* barrier, uint32_t parity) {
-    if constexpr (kTrap) {
-      uint32_t polls = 0;
-      while (!::cuda::ptx::mbarrier_try_wait_parity(barrier, parity)) {
-        if (++polls > (1u << 20)) asm volatile("trap;");
-      }
-    } else {
-      ptx::mbarrier_wait(barrier, parity);
-    }
-  }
-
   __device__ __forceinline__ void run_chunks(State& state) {
     Values out = {};
     ValueOperand u0;
-    wait(&storage_.bar_full[0], 0);
+    ptx::mbarrier_wait(&storage_.bar_full[0], 0);
     load_u0(at_.stage, u0);
     for (int i = 0; i < work_.num_chunks; ++i) {
       Values u;
       widen(u0, u);
       // NOTE: here and not at the end of the loop, past which ptxas does not follow products in flight (C7517).
-      ptx::wgmma_wait_group<kTrap ? 1 : 0>();
+      ptx::wgmma_wait_group<0>();
       ptx::pin_registers(state);
 
       Stage& stage = storage_.stages[at_.stage];
       StateOperand state_operand;
       subtract_w_state(stage, state, state_operand, u);
       ptx::bar_warp_sync();  // keeps the scaling out of the issue of the products
-      scale_state(stage, state);
+      scale_state(state);
 
       ValueOperand out_operand;
       if constexpr (Config::kWithOut) {
-        if constexpr (kTrap) ptx::wgmma_wait_group<1>();  // o of the chunk before
         ptx::pin_registers(out);
         round(out, out_operand);
         ptx::pin_registers(out_operand);
@@ -110,7 +93,7 @@ class KdaRecurrenceConsumer {
 
       at_.advance();
       if (i + 1 < work_.num_chunks) {
-        wait(&storage_.bar_full[at_.stage], at_.parity);
+        ptx::mbarrier_wait(&storage_.bar_full[at_.stage], at_.parity);
         load_u0(at_.stage, u0);
       }
     }
@@ -146,8 +129,8 @@ class KdaRecurrenceConsumer {
   }
 
   // Sᵀ diag(d)
-  __device__ __forceinline__ void scale_state(const Stage& stage, State& state) const {
-    const uint32_t decay = ptx::shared_address(stage.decay) + decay_offset_;
+  __device__ __forceinline__ void scale_state(State& state) const {
+    const uint32_t decay = ptx::shared_address(storage_.decay[at_.stage]) + decay_offset_;
 #pragma unroll
     for (int j = 0; j < Config::kStateRegisters / 4; ++j) {
       const float2 d = ptx::ld_shared_v2(decay + j * 8 * sizeof(float));
@@ -191,38 +174,47 @@ class KdaRecurrenceConsumer {
 
   // In the shadow of the products of U.
   __device__ __forceinline__ void put_images(Stage& stage, const StateOperand& state, const ValueOperand& u) {
-    put_values(ptx::shared_address(stage.u0[warpgroup_idx_].bytes), u);
-    if constexpr (Config::kWithOut) ptx::wgmma_wait_group<2>();  // Qd S: this warp is done with W and Qd
-    ptx::bar_sync(kBarrierConsumers, Config::kConsumerThreads);
-    const uint32_t tile = ptx::shared_address(warpgroup_idx_ == 0 ? stage.w.bytes : stage.qd.bytes);
+    uint32_t u_tile, state_tile;
+    if constexpr (Config::kImagesInStage) {
+      if constexpr (Config::kWithOut) ptx::wgmma_wait_group<2>();  // Qd S: this warp is done with W and Qd
+      ptx::bar_sync(kBarrierConsumers, Config::kConsumerThreads);
+      u_tile = ptx::shared_address(stage.u0[warpgroup_idx_].bytes);
+      state_tile = ptx::shared_address(warpgroup_idx_ == 0 ? stage.w.bytes : stage.qd.bytes);
+    } else {
+      ptx::mbarrier_wait(&storage_.bar_images_stored[0], images_at_.parity ^ 1);  // those of the chunk before
+      u_tile = ptx::shared_address(&storage_.u_image);
+      state_tile = ptx::shared_address(&storage_.state_image);
+    }
+    put_values(u_tile, u);
     const uint32_t thread = ptx::read_thread_idx() % kWarpgroupThreads;
     const uint32_t row = thread / kWarpThreads * 16 + thread % 16, first_chunk = thread % kWarpThreads / 16;
 #pragma unroll
     for (int k = 0; k < Config::kKeySteps; ++k) {
-      ptx::stmatrix_x4(KeyTile::chunk_address(tile, row, 2 * k + first_chunk), state[4 * k], state[4 * k + 1],
+      ptx::stmatrix_x4(KeyTile::chunk_address(state_tile, row, 2 * k + first_chunk), state[4 * k], state[4 * k + 1],
                        state[4 * k + 2], state[4 * k + 3]);
     }
-    hand_over(&storage_.bar_images_full[at_.stage]);
+    hand_over(&storage_.bar_images_full[images_at_.stage]);
+    images_at_.advance();
   }
 
   // Gives back the stage of the chunk before, whose products are done, and puts its o where it leaves from.
   __device__ __forceinline__ void finish_chunk(const ValueOperand& out) {
     const RingPosition<Config::kStages> before = at_.before();
-    if constexpr (!Config::kOutInStage) {
-      __syncwarp();
-      if (is_first_lane_) ptx::mbarrier_arrive(&storage_.bar_empty[before.stage]);
-    }
     if constexpr (Config::kOutInStage) {
       if constexpr (Config::kWithImages) {
-        wait(&storage_.bar_images_stored[before.stage], before.parity);
+        ptx::mbarrier_wait(&storage_.bar_images_stored[before.stage], before.parity);
       }
       put_values(ptx::shared_address(storage_.stages[before.stage].u0[warpgroup_idx_].bytes), out);
       hand_over(&storage_.bar_out_full[before.stage]);
-    } else if constexpr (Config::kWithOut) {
-      wait(&storage_.bar_out_empty[out_at_.stage], out_at_.parity ^ 1);
-      put_values(ptx::shared_address(storage_.out.tiles[out_at_.stage].bytes), out);
-      hand_over(&storage_.bar_out_full[out_at_.stage]);
-      out_at_.advance();
+    } else {
+      __syncwarp();
+      if (is_first_lane_) ptx::mbarrier_arrive(&storage_.bar_empty[before.stage]);
+      if constexpr (Config::kWithOut) {
+        ptx::mbarrier_wait(&storage_.bar_out_stored[out_at_.stage], out_at_.parity ^ 1);
+        put_values(ptx::shared_address(storage_.out.tiles[out_at_.stage].bytes), out);
+        hand_over(&storage_.bar_out_full[out_at_.stage]);
+        out_at_.advance();
+      }
     }
   }
 
@@ -272,6 +264,7 @@ class KdaRecurrenceConsumer {
   bool is_first_lane_;
   RingPosition<Config::kStages> at_;
   RingPosition<Config::kOutSlots> out_at_;
+  RingPosition<Config::kImageSlots> images_at_;
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -11,12 +11,14 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
   for (int i = 0; i < Config::kStages; ++i) {
     ptx::mbarrier_init(&storage.bar_full[i], 1);
     ptx::mbarrier_init(&storage.bar_empty[i], Config::kStageUsers);
+  }
+  for (int i = 0; i < Config::kImageSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_images_full[i], Config::kConsumerWarps);
     ptx::mbarrier_init(&storage.bar_images_stored[i], 1);
   }
   for (int i = 0; i < Config::kOutSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_out_full[i], Config::kConsumerWarps);
-    ptx::mbarrier_init(&storage.bar_out_empty[i], 1);
+    ptx::mbarrier_init(&storage.bar_out_stored[i], 1);
   }
   ptx::fence_mbarrier_init();
 }

@@ -35,13 +35,16 @@ constexpr Kernel kKernels[] = {
 void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
                            const TensorView& out, const TensorView& final_state, void* state_images, void* u_images,
                            cudaStream_t stream) {
+  const int64_t panels = problem.num_sequences * problem.value_heads * problem.value_panels;
+  if (panels == 0) return;
   KdaRecurrenceParams params{};
   params.records = static_cast<const uint8_t*>(records);
   params.chunks = problem.chunks;
   params.sequences = problem.sequences;
   params.initial_state = KdaStates(initial_state, problem.options->state_vk);
   params.final_state = KdaStates(final_state, problem.options->state_vk);
-  if (out) params.tensor_map_out = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
+  const bool with_out = out && problem.num_chunks > 0;
+  if (with_out) params.tensor_map_out = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
   params.out = out.as<uint16_t>();
   params.state_images = static_cast<uint8_t*>(state_images);
   params.u_images = static_cast<uint8_t*>(u_images);
@@ -52,9 +55,8 @@ void launch_kda_recurrence(const KdaProblem& problem, const void* records, const
 
   // A warpgroup a block, so that more multiprocessors work, unless they do not all find room at once: then two, which
   // read the records once.
-  const int64_t panels = problem.num_sequences * problem.value_heads * problem.value_panels;
   const int warpgroups = problem.value_panels == 1 || panels <= multiprocessor_count(kOperation) ? 1 : 2;
-  const KdaRecurrenceResult result = !out ? kImages : state_images ? kOutAndImages : kOut;
+  const KdaRecurrenceResult result = !with_out ? kImages : state_images ? kOutAndImages : kOut;
   for (const Kernel& kernel : kKernels) {
     if (kernel.key_panels != problem.key_panels || kernel.warpgroups != warpgroups || kernel.result != result) continue;
     check_cuda(kernel.run(params, static_cast<int>(panels / warpgroups), stream), kOperation, "launch");

@@ -25,7 +25,7 @@ class KdaRecurrenceProducer {
     RingPosition<Config::kStages> at;
     for (int i = 0; i < work_.num_chunks; ++i) {
       ptx::mbarrier_wait(&storage_.bar_empty[at.stage], at.parity ^ 1);
-      load(record, storage_.stages[at.stage], &storage_.bar_full[at.stage]);
+      load(record, at.stage);
       record += chunk_bytes;
       at.advance();
     }
@@ -33,13 +33,16 @@ class KdaRecurrenceProducer {
 
  private:
   // A record starts with W, Kr, Qd and Aqk, in the order of a stage; o alone needs the last two.
-  __device__ __forceinline__ void load(const uint8_t* record, Stage& stage, uint64_t* full) const {
+  __device__ __forceinline__ void load(const uint8_t* record, uint32_t stage_idx) const {
+    Stage& stage = storage_.stages[stage_idx];
+    float (&decay)[Config::kKeyPanels * kPanelColumns] = storage_.decay[stage_idx];
+    uint64_t* const full = &storage_.bar_full[stage_idx];
     constexpr uint32_t kKeyBytes = (Config::kWithOut ? 3 : 2) * Config::KeyTile::kBytes;
     constexpr uint32_t kSharedBytes = kKeyBytes + (Config::kWithOut ? Config::ScoreTile::kBytes : 0);
-    ptx::mbarrier_arrive_expect_tx(full, kSharedBytes + sizeof(stage.u0) + sizeof(stage.decay));
+    ptx::mbarrier_arrive_expect_tx(full, kSharedBytes + sizeof(stage.u0) + sizeof(decay));
     ptx::bulk_load(&stage.w, record + layout_.w(), kSharedBytes, full);
     ptx::bulk_load(stage.u0, record + layout_.u0() + work_.value_panel * kKdaPanelBytes, sizeof(stage.u0), full);
-    ptx::bulk_load(stage.decay, record + layout_.decay(), sizeof(stage.decay), full);
+    ptx::bulk_load(decay, record + layout_.decay(), sizeof(decay), full);
   }
 
   Storage& storage_;

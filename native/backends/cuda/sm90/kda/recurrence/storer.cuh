@@ -27,34 +27,44 @@ class KdaRecurrenceStorer {
       const KdaChunk chunk = params_.chunks[chunk_idx];
       if constexpr (Config::kWithImages) store_images(chunk_idx);
       if constexpr (Config::kWithOut) store_out(chunk);
-      at_.advance();
     }
     if (lane_idx_ == 0) ptx::bulk_wait_group<0>();
   }
 
  private:
   __device__ __forceinline__ void store_images(int chunk_idx) {
-    ptx::mbarrier_wait(&storage_.bar_images_full[at_.stage], at_.parity);
-    if (lane_idx_ != 0) return;
+    ptx::mbarrier_wait(&storage_.bar_images_full[images_at_.stage], images_at_.parity);
+    if (lane_idx_ == 0) copy_images(chunk_idx);
+    images_at_.advance();
+  }
+
+  __device__ __forceinline__ void copy_images(int chunk_idx) const {
     constexpr int64_t kStateBytes = Config::StateTile::kBytes;  // of a value panel
     const int64_t panel =
         (static_cast<int64_t>(chunk_idx) * params_.value_heads + work_.head) * params_.value_panels + work_.value_panel;
-    Stage& stage = storage_.stages[at_.stage];
-    ptx::bulk_store(params_.u_images + panel * kKdaPanelBytes, stage.u0, sizeof(stage.u0));
-    ptx::bulk_store(params_.state_images + panel * kStateBytes, &stage.w, kStateBytes);
-    if constexpr (Config::kWarpgroups == 2) {
-      ptx::bulk_store(params_.state_images + (panel + 1) * kStateBytes, &stage.qd, kStateBytes);
+    uint8_t* const u_image = params_.u_images + panel * kKdaPanelBytes;
+    uint8_t* const state_image = params_.state_images + panel * kStateBytes;
+    if constexpr (Config::kImagesInStage) {
+      const Stage& stage = storage_.stages[images_at_.stage];
+      ptx::bulk_store(u_image, stage.u0, sizeof(stage.u0));
+      ptx::bulk_store(state_image, &stage.w, kStateBytes);
+      ptx::bulk_store(state_image + kStateBytes, &stage.qd, kStateBytes);
+    } else {
+      ptx::bulk_store(u_image, &storage_.u_image, ValueTile::kBytes);
+      ptx::bulk_store(state_image, &storage_.state_image, kStateBytes);
     }
     ptx::bulk_commit_group();
     ptx::bulk_wait_group_read<0>();
-    ptx::mbarrier_arrive(Config::kOutInStage ? &storage_.bar_images_stored[at_.stage] : &storage_.bar_empty[at_.stage]);
+    constexpr bool kFreesStage = Config::kImagesInStage && !Config::kOutInStage;
+    ptx::mbarrier_arrive(kFreesStage ? &storage_.bar_empty[images_at_.stage]
+                                     : &storage_.bar_images_stored[images_at_.stage]);
   }
 
   __device__ __forceinline__ void store_out(const KdaChunk& chunk) {
     ptx::mbarrier_wait(&storage_.bar_out_full[out_at_.stage], out_at_.parity);
     const uint8_t* tiles;
     if constexpr (Config::kOutInStage) {
-      tiles = storage_.stages[at_.stage].u0[0].bytes;
+      tiles = storage_.stages[out_at_.stage].u0[0].bytes;
     } else {
       tiles = storage_.out.tiles[out_at_.stage].bytes;
     }
@@ -65,8 +75,8 @@ class KdaRecurrenceStorer {
       __syncwarp();
     }
     if (lane_idx_ == 0) {
-      ptx::mbarrier_arrive(Config::kOutInStage ? &storage_.bar_empty[at_.stage]
-                                               : &storage_.bar_out_empty[out_at_.stage]);
+      ptx::mbarrier_arrive(Config::kOutInStage ? &storage_.bar_empty[out_at_.stage]
+                                               : &storage_.bar_out_stored[out_at_.stage]);
     }
     out_at_.advance();
   }
@@ -105,7 +115,7 @@ class KdaRecurrenceStorer {
   const KdaRecurrenceParams& params_;
   const KdaRecurrenceWork& work_;
   const int lane_idx_;
-  RingPosition<Config::kStages> at_;
+  RingPosition<Config::kImageSlots> images_at_;
   RingPosition<Config::kOutSlots> out_at_;
 };
 
