@@ -106,7 +106,7 @@ class KdaReverseConsumer {
     store_du();
     multiply_du_w();
     ptx::bar_warp_sync();
-    arrive(storage_.bar_out[ring_.stage]);
+    if (threadIdx.x % kWarpThreads == 0) ptx::mbarrier_arrive(&storage_.bar_out[ring_.stage]);
     uint64_t& bar_empty = storage_.bar_empty[ring_.stage];
     ring_ = next;
     if (!may_go_on) ptx::mbarrier_wait(&storage_.bar_full[ring_.stage], ring_.parity);
@@ -116,7 +116,7 @@ class KdaReverseConsumer {
     multiply_d_out_aqk();
     ptx::wgmma_wait_group<1>();  // dS is complete, product 1 runs
     ptx::pin_registers(accum_d_state_);
-    arrive(bar_empty);
+    ptx::mbarrier_arrive(&bar_empty);
     convert_d_state(0);
   }
 
@@ -234,11 +234,6 @@ class KdaReverseConsumer {
       const int chunk = 2 * (part * kPartSteps + k16) + state_chunk_;
       ptx::stmatrix_x4(KeyTile::chunk_address(address, state_row_, chunk), frag[0], frag[1], frag[2], frag[3]);
     }
-  }
-
-  // For the whole warp, which has come together before.
-  static __device__ __forceinline__ void arrive(uint64_t& barrier) {
-    if (threadIdx.x % kWarpThreads == 0) ptx::mbarrier_arrive(&barrier);
   }
 
   __device__ __forceinline__ uint32_t stage_address() const { return stages_address_ + ring_.stage * sizeof(Stage); }
