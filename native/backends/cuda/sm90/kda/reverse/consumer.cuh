@@ -72,6 +72,7 @@ class KdaReverseConsumer {
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(accum_du_);
     convert_d_state(0);
+    if constexpr (Config::kReadsDecayAhead) load_decay();
   }
 
   // Products 2, 3, 4 of one chunk, and 1 of the next.
@@ -90,6 +91,7 @@ class KdaReverseConsumer {
       multiply_d_state_kr(part);
     }
     ptx::bar_warp_sync();
+    if constexpr (!Config::kReadsDecayAhead) load_decay();
     decay_d_state();
     multiply_d_out_qd();
     ptx::bar_warp_sync();
@@ -114,6 +116,7 @@ class KdaReverseConsumer {
     ptx::pin_registers(frag_d_out_);
     load_d_out();  // after the last chunk: of no use, but a branch here costs more
     multiply_d_out_aqk();
+    if constexpr (Config::kReadsDecayAhead) load_decay();
     ptx::wgmma_wait_group<1>();  // dS is complete, product 1 runs
     ptx::pin_registers(accum_d_state_);
     ptx::mbarrier_arrive(&bar_empty);
@@ -170,17 +173,19 @@ class KdaReverseConsumer {
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void decay_d_state() {
+  __device__ __forceinline__ void load_decay() {
     const uint32_t address = decay_address_ + ring_.stage * sizeof(storage_.decay[0]);
-    float2 decay[Config::kKeys / 8];
 #pragma unroll
-    for (int j = 0; j < Config::kKeys / 8; ++j) decay[j] = ptx::ld_shared_v2(address + j * 8 * sizeof(float));
+    for (int j = 0; j < Config::kKeys / 8; ++j) decay_[j] = ptx::ld_shared_v2(address + j * 8 * sizeof(float));
+  }
+
+  __device__ __forceinline__ void decay_d_state() {
 #pragma unroll
     for (int j = 0; j < Config::kKeys / 8; ++j) {
-      accum_d_state_[4 * j] *= decay[j].x;
-      accum_d_state_[4 * j + 1] *= decay[j].y;
-      accum_d_state_[4 * j + 2] *= decay[j].x;
-      accum_d_state_[4 * j + 3] *= decay[j].y;
+      accum_d_state_[4 * j] *= decay_[j].x;
+      accum_d_state_[4 * j + 1] *= decay_[j].y;
+      accum_d_state_[4 * j + 2] *= decay_[j].x;
+      accum_d_state_[4 * j + 3] *= decay_[j].y;
     }
     ptx::pin_registers(accum_d_state_);
   }
@@ -246,6 +251,7 @@ class KdaReverseConsumer {
   float accum_du_[kKdaChunkRows / 2];
   uint32_t frag_d_out_[4 * kTokenSteps], frag_du_[4 * kTokenSteps];
   uint32_t frag_d_state_[kPartFragments];
+  float2 decay_[Config::kKeys / 8];
   RingPosition<Config::kStages> ring_;
 
   // What a lane reads and writes of tiles: rows of 16 bytes of 8x8 matrices.
