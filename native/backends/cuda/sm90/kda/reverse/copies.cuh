@@ -47,7 +47,7 @@ __device__ __forceinline__ void run_kda_reverse_storer(KdaReverseStorage<Config>
   RingPosition<Config::kStages> ring;
   for (int step = 0; step < block.sequence.num_chunks; ++step, ring.advance()) {
     ptx::mbarrier_wait(&storage.bar_out[ring.stage], ring.parity);
-    // Orders what the consumers wrote before they arrived; in their loop it would cost 300 cycles a chunk.
+    // Orders what the consumers wrote before they arrived, too.
     ptx::fence_proxy_async();
     Stage& stage = storage.stages[ring.stage];
     const size_t panel = block.image(params, step) * params.value_panels + block.value_panel;
