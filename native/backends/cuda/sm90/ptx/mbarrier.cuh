@@ -36,6 +36,11 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uin
                                          barrier, bytes);
 }
 
+// Whether the phase of this parity has completed.
+__device__ __forceinline__ bool mbarrier_test_wait(uint64_t* barrier, uint32_t parity) {
+  return ::cuda::ptx::mbarrier_test_wait_parity(barrier, parity);
+}
+
 // Waits until the phase of this parity has completed. WARPGRAD_BOUNDED_WAITS=<polls> makes a debugging build that goes
 // on with wrong data instead of hanging.
 // NOTE: no trap and no printf here: ptxas then gives every role the registers of the kernel's entry, and spills.

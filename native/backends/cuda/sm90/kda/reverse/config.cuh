@@ -17,6 +17,9 @@ struct KdaReverseConfig {
   static constexpr int kStages = kKeyPanels == 1 ? 4 : kKeyPanels == 2 ? 3 : 2;  // chunks on their way or in work
   // dS becomes an operand in parts of so many panels: their fragments stay in registers until they are stored.
   static constexpr int kPartPanels = std::min(kKeyPanels, 2);
+  // Reads from shared memory that stand behind products wait for these, so the factors of the next chunk are read
+  // before them, where there are registers for that.
+  static constexpr bool kReadsDecayAhead = kKeyPanels <= 2;
 
   // Derived
   static constexpr int kThreads = kWarpgroupThreads + 2 * kWarpThreads;  // consumers, producer, storer

@@ -58,7 +58,8 @@ class KdaReverseConsumer {
   static constexpr DType kType = DType::kBFloat16;
   using TokenWgmma = ptx::Wgmma<kType, kKdaChunkRows>;
   using KeyWgmma = ptx::Wgmma<kType, Config::kKeys>;
-  static constexpr int kTokenSteps = kKdaChunkRows / 16, kPanelSteps = kPanelColumns / 16;  // of k16
+  static constexpr int kTokenSteps = kKdaChunkRows / 16;  // of k16
+  static constexpr int kPartSteps = Config::kPartPanels * kPanelColumns / 16, kPartFragments = 4 * kPartSteps;
 
   __device__ __forceinline__ void start() {
 #pragma unroll
@@ -67,45 +68,59 @@ class KdaReverseConsumer {
     ptx::mbarrier_wait(&storage_.bar_full[0], 0);
     load_d_out();
     if (rows < kKdaChunkRows) clear_d_out_from(rows);
+    multiply_d_out_aqk();
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(accum_du_);
+    convert_d_state(0);
+    if constexpr (Config::kReadsDecayAhead) load_decay();
   }
 
+  // Products 2, 3, 4 of one chunk, and 1 of the next.
   __device__ __forceinline__ void run_step(int step, int num_chunks) {
-    // NOTE: ptxas cannot follow products in flight over the loop's edge, so the last ones of the step before end here.
+    // NOTE: ptxas cannot follow products in flight over the loop's edge, so the last one of the step before ends here.
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(frag_d_out_);
     ptx::pin_registers(accum_du_);
-    multiply_d_out_aqk();
+    multiply_d_state_kr(0);
     ptx::pin_registers(accum_d_state_);
 #pragma unroll
-    for (int part = 0; part < Config::kParts; ++part) {
+    for (int part = 1; part < Config::kParts; ++part) {  // the fragments' registers are needed again
+      ptx::wgmma_wait_group<0>();
+      store_d_state(part - 1);
+      convert_d_state(part);
       multiply_d_state_kr(part);
-      if (part + 1 < Config::kParts) {  // the registers of its fragments are needed again
-        ptx::wgmma_wait_group<0>();
-        store_d_state(part);
-      }
     }
     ptx::bar_warp_sync();
+    if constexpr (!Config::kReadsDecayAhead) load_decay();
     decay_d_state();
     multiply_d_out_qd();
     ptx::bar_warp_sync();
-    if (step > 0) release(previous_stage_);
 
     ptx::wgmma_wait_group<1>();  // dU is complete, product 3 runs
     ptx::pin_registers(accum_du_);
+    // Asked early, because the answer takes a while.
+    RingPosition<Config::kStages> next = ring_;
+    next.advance();
+    const bool may_go_on =
+        step + 1 == num_chunks || ptx::mbarrier_test_wait(&storage_.bar_full[next.stage], next.parity);
+    convert_du();
+    store_d_state(Config::kParts - 1);
+    store_du();
     multiply_du_w();
     ptx::bar_warp_sync();
-    store_du();
-    store_d_state(Config::kParts - 1);
-    ptx::fence_proxy_async();
-    ptx::bar_warp_sync();
     if (threadIdx.x % kWarpThreads == 0) ptx::mbarrier_arrive(&storage_.bar_out[ring_.stage]);
-
-    previous_stage_ = ring_.stage;
-    ring_.advance();
-    if (step + 1 < num_chunks) ptx::mbarrier_wait(&storage_.bar_full[ring_.stage], ring_.parity);
+    uint64_t& bar_empty = storage_.bar_empty[ring_.stage];
+    ring_ = next;
+    if (!may_go_on) ptx::mbarrier_wait(&storage_.bar_full[ring_.stage], ring_.parity);
     ptx::wgmma_wait_group<1>();  // product 3 has read dO
     ptx::pin_registers(frag_d_out_);
     load_d_out();  // after the last chunk: of no use, but a branch here costs more
+    multiply_d_out_aqk();
+    if constexpr (Config::kReadsDecayAhead) load_decay();
+    ptx::wgmma_wait_group<1>();  // dS is complete, product 1 runs
+    ptx::pin_registers(accum_d_state_);
+    ptx::mbarrier_arrive(&bar_empty);
+    convert_d_state(0);
   }
 
   // dOᵀ as left operand.
@@ -138,37 +153,39 @@ class KdaReverseConsumer {
     ptx::wgmma_commit_group();
   }
 
-  // Each panel's products are issued as soon as its part of dS is converted.
+  __device__ __forceinline__ void convert_d_state(int part) {
+#pragma unroll
+    for (int i = 0; i < kPartFragments; ++i) {
+      const float* pair = accum_d_state_ + 2 * (part * kPartFragments + i);
+      frag_d_state_[i] = ptx::cvt_pair<kType>(pair[0], pair[1]);
+    }
+    ptx::pin_registers(frag_d_state_);
+  }
+
   __device__ __forceinline__ void multiply_d_state_kr(int part) {
     const uint64_t kr = KeyTile::inner_columns_descriptor(stage_address() + offsetof(Stage, kr));
+    ptx::wgmma_fence();
 #pragma unroll
-    for (int panel = 0; panel < Config::kPartPanels; ++panel) {
-      const int first_step = (part * Config::kPartPanels + panel) * kPanelSteps;
-      uint32_t* frag = frag_d_state_ + 4 * panel * kPanelSteps;
-#pragma unroll
-      for (int i = 0; i < 4 * kPanelSteps; ++i) {
-        const float* pair = accum_d_state_ + 8 * first_step + 2 * i;
-        frag[i] = ptx::cvt_pair<kType>(pair[0], pair[1]);
-        asm volatile("" : "+r"(frag[i])::"memory");  // in this order
-      }
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int k16 = 0; k16 < kPanelSteps; ++k16) {
-        TokenWgmma::template rs<0>(accum_du_, frag + 4 * k16, kr + KeyTile::inner_columns_step(first_step + k16), 1);
-      }
+    for (int k16 = 0; k16 < kPartSteps; ++k16) {
+      TokenWgmma::template rs<0>(accum_du_, frag_d_state_ + 4 * k16,
+                                 kr + KeyTile::inner_columns_step(part * kPartSteps + k16), 1);
     }
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void decay_d_state() {
+  __device__ __forceinline__ void load_decay() {
     const uint32_t address = decay_address_ + ring_.stage * sizeof(storage_.decay[0]);
 #pragma unroll
+    for (int j = 0; j < Config::kKeys / 8; ++j) decay_[j] = ptx::ld_shared_v2(address + j * 8 * sizeof(float));
+  }
+
+  __device__ __forceinline__ void decay_d_state() {
+#pragma unroll
     for (int j = 0; j < Config::kKeys / 8; ++j) {
-      const float2 decay = ptx::ld_shared_v2(address + j * 8 * sizeof(float));
-      accum_d_state_[4 * j] *= decay.x;
-      accum_d_state_[4 * j + 1] *= decay.y;
-      accum_d_state_[4 * j + 2] *= decay.x;
-      accum_d_state_[4 * j + 3] *= decay.y;
+      accum_d_state_[4 * j] *= decay_[j].x;
+      accum_d_state_[4 * j + 1] *= decay_[j].y;
+      accum_d_state_[4 * j + 2] *= decay_[j].x;
+      accum_d_state_[4 * j + 3] *= decay_[j].y;
     }
     ptx::pin_registers(accum_d_state_);
   }
@@ -183,12 +200,15 @@ class KdaReverseConsumer {
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void multiply_du_w() {
+  __device__ __forceinline__ void convert_du() {
 #pragma unroll
     for (int i = 0; i < 4 * kTokenSteps; ++i) {
       frag_du_[i] = ptx::cvt_pair<kType>(accum_du_[2 * i], accum_du_[2 * i + 1]);
     }
     ptx::pin_registers(frag_du_);
+  }
+
+  __device__ __forceinline__ void multiply_du_w() {
     const uint64_t w = KeyTile::inner_rows_descriptor(stage_address() + offsetof(Stage, w));
     ptx::wgmma_fence();
 #pragma unroll
@@ -214,15 +234,11 @@ class KdaReverseConsumer {
     ptx::bar_sync(kReverseBarrierKrRead, kWarpgroupThreads);
     const uint32_t address = stage_address() + offsetof(Stage, kr);
 #pragma unroll
-    for (int k16 = 0; k16 < Config::kPartPanels * kPanelSteps; ++k16) {
+    for (int k16 = 0; k16 < kPartSteps; ++k16) {
       const uint32_t* frag = frag_d_state_ + 4 * k16;
-      const int chunk = 2 * (part * Config::kPartPanels * kPanelSteps + k16) + state_chunk_;
+      const int chunk = 2 * (part * kPartSteps + k16) + state_chunk_;
       ptx::stmatrix_x4(KeyTile::chunk_address(address, state_row_, chunk), frag[0], frag[1], frag[2], frag[3]);
     }
-  }
-
-  __device__ __forceinline__ void release(uint32_t stage) {
-    if (threadIdx.x % kWarpThreads == 0) ptx::mbarrier_arrive(&storage_.bar_empty[stage]);
   }
 
   __device__ __forceinline__ uint32_t stage_address() const { return stages_address_ + ring_.stage * sizeof(Stage); }
@@ -234,9 +250,9 @@ class KdaReverseConsumer {
   float accum_d_state_[Config::kKeys / 2];
   float accum_du_[kKdaChunkRows / 2];
   uint32_t frag_d_out_[4 * kTokenSteps], frag_du_[4 * kTokenSteps];
-  uint32_t frag_d_state_[4 * Config::kPartPanels * kPanelSteps];
+  uint32_t frag_d_state_[kPartFragments];
+  float2 decay_[Config::kKeys / 8];
   RingPosition<Config::kStages> ring_;
-  uint32_t previous_stage_ = 0;
 
   // What a lane reads and writes of tiles: rows of 16 bytes of 8x8 matrices.
   int state_row_, state_chunk_, token_row_, token_chunk_;

@@ -17,8 +17,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int i = 0; i < Config::kStages; ++i) {
       ptx::mbarrier_init(&storage.bar_full[i], 1);
-      ptx::mbarrier_init(&storage.bar_empty[i], kConsumerWarps + 1);
+      ptx::mbarrier_init(&storage.bar_empty[i], kWarpgroupThreads);
       ptx::mbarrier_init(&storage.bar_out[i], kConsumerWarps);
+      ptx::mbarrier_init(&storage.bar_sent[i], 1);
     }
     ptx::fence_mbarrier_init();
   }

@@ -7,14 +7,11 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// What is loaded of one chunk: the head of its record as it lies in device memory, then dO.
-// dU takes the place of dO, and dS that of Kr, before they leave.
+// What is loaded of one chunk. dU takes the place of dO, and dS that of Kr, before they leave.
 template <class Config>
 struct KdaReverseStage {
   SmemTile<typename Config::KeyTile> w, kr, qd;
   SmemTile<typename Config::SquareTile> aqk, d_out;
-
-  static constexpr int kRecordBytes = 3 * Config::KeyTile::kBytes + Config::SquareTile::kBytes;
 };
 
 template <class Config>
@@ -23,8 +20,9 @@ struct KdaReverseStorage {
   alignas(16) float decay[Config::kStages][Config::kKeys];
 
   uint64_t bar_full[Config::kStages];   // copy engine
-  uint64_t bar_empty[Config::kStages];  // the 4 consumer warps have read it, the storer has sent off dU and dS
+  uint64_t bar_empty[Config::kStages];  // the consumers have read it
   uint64_t bar_out[Config::kStages];    // the 4 consumer warps have written dU and dS
+  uint64_t bar_sent[Config::kStages];   // the storer has read them
 };
 
 // Named barrier 0 is __syncthreads'.
