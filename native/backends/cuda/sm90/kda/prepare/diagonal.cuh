@@ -99,8 +99,8 @@ __device__ __forceinline__ void add_half_products(const KdaPrepareMemory<Config>
                                                   const float (&L)[2 * Config::kSteps][4], const bool (&deep)[2],
                                                   int half, KdaDiagonalBlocks& blocks) {
   const bool across = half == 8;  // the reference of rows 8 to 15 is row 7; else each 8 rows have their own
-  const int reference = across ? 7 : (warp.group() & ~(2 * half - 1)) + half - 1;
-  const int source = 4 * reference + warp.quad();
+  const uint32_t reference = across ? 7 : (warp.group() & ~(2 * half - 1)) + half - 1;
+  const uint32_t source = 4 * reference + warp.quad();
   KdaDiagonalBlocks halves;
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
@@ -194,7 +194,7 @@ __device__ __forceinline__ void add_other_rows(const KdaPrepareMemory<Config>& m
 
 // The diagonal blocks where some rows are deep.
 template <class Config>
-__device__ __forceinline__ void multiply_deep_diagonal(const KdaPrepareMemory<Config>& memory, int block,
+__device__ __forceinline__ void multiply_deep_diagonal(const KdaPrepareMemory<Config>& memory, uint32_t block,
                                                        const KdaRowScales<Config>& scales,
                                                        const float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
                                                        KdaDiagonalBlocks& blocks) {

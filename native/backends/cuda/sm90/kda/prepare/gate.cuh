@@ -30,9 +30,12 @@ struct KdaSoftplusGate {
   float a;
   __device__ __forceinline__ float bias(float dt_bias) const { return dt_bias * kKdaLog2E; }
   __device__ __forceinline__ float operator()(float x, float bias) const {
-    const float z = x * kKdaLog2E + bias, e = ptx::ex2_approx(z);
-    // log2(1 + e), where 1 + e loses e by its series
-    const float softplus = z > 20.0f ? z : e < 0.001f ? e * (kKdaLog2E - 0.5f * kKdaLog2E * e) : ptx::lg2_approx(1 + e);
+    const float z = x * kKdaLog2E + bias;
+    // log2(1 + 2^z): of z's part up to 120, and the rest; by its series where 1 + 2^z would lose 2^z. All without
+    // branches, in which the lanes would part.
+    const float rest = z > 120.0f ? z - 120.0f : 0.0f, e = ptx::ex2_approx(z - rest), log = ptx::lg2_approx(1 + e);
+    const float series = e * (kKdaLog2E - 0.5f * kKdaLog2E * e);
+    const float softplus = (e < 0.001f ? series : log) + rest;
     return clamp_log2_decay(-a * softplus);
   }
 };
@@ -78,7 +81,7 @@ struct KdaGateTile {
 // and from device memory, in float32.
 template <class Config>
 struct KdaGateRows {
-  const float* row[4];
+  const float* row[4];  // from the key `key` on
   bool inside[4];
   float outside_value;
   int key, key_dim;
@@ -92,17 +95,18 @@ struct KdaGateRows {
     for (int i = 0; i < 4; ++i) {
       const int token = 16 * warp.block + 2 * warp.quad() + i / 2 * 8 + i % 2;
       inside[i] = token < chunk.rows;
-      row[i] = first + (inside[i] ? token : 0) * params.g_token_stride;
+      row[i] = first + (inside[i] ? token : 0) * params.g_token_stride + key;
     }
   }
 
   __device__ __forceinline__ void load(int step, float (&x)[2][4]) const {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const int column = 16 * step + 8 * n + key;
+      const int column = 16 * step + 8 * n;
+      const bool present = column + key < key_dim;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float value = column < key_dim ? __ldg(row[i] + column) : 0;
+        const float value = present ? __ldg(row[i] + column) : 0;
         x[n][i] = inside[i] ? value : outside_value;
       }
     }

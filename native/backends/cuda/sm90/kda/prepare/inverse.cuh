@@ -79,7 +79,7 @@ __device__ __forceinline__ void invert_diagonal_block(const KdaPrepareMemory<Con
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < 8; ++i) {  // the lower lanes store the even rows, the upper ones, with the same columns, the odd
-    const int upper = warp.lane_idx / 16, column = warp.lane_idx % 16, row = 16 * warp.block + 2 * i + upper;
+    const uint32_t upper = warp.lane_idx / 16, column = warp.lane_idx % 16, row = 16 * warp.block + 2 * i + upper;
     const uint32_t chunk = Config::Panel::chunk_address(memory.aqk(), row, 2 * warp.block + column / 8);
     ptx::st_shared_f16(chunk + column % 8 * 2, upper ? x[2 * i + 1] : x[2 * i]);
   }
@@ -96,7 +96,7 @@ __device__ __forceinline__ void multiply_off_diagonal(const KdaPrepareMemory<Con
                                                       int first_row, int column_block, uint32_t (&aqk)[4],
                                                       uint32_t (&a)[4]) {
   float q_sums[2][4] = {}, k_sums[2][4] = {};
-  const int row = first_row + warp.lane_idx % 8 + warp.lane_idx / 16 * 8, chunk = warp.lane_idx / 8 % 2;
+  const uint32_t row = first_row + warp.lane_idx % 8 + warp.lane_idx / 16 * 8, chunk = warp.lane_idx / 8 % 2;
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
     uint32_t keys[4];
@@ -144,7 +144,7 @@ __device__ __forceinline__ void make_off_diagonal(const KdaPrepareMemory<Config>
                                                   const KdaRowScales<Config>& scales, const float (&beta)[2],
                                                   KdaQueryFragments<Config>& queries, KdaAqkFragments& aqk,
                                                   KdaOffDiagonalFragments& y) {
-  const int block = warp.block;
+  const uint32_t block = warp.block;
   uint32_t t_ii[4];
   ptx::ldmatrix_x4(warp.square(memory.aqk(), block, block), t_ii);
   ptx::bar_warp_sync();
@@ -192,7 +192,7 @@ __device__ __forceinline__ void store_decayed_keys(const KdaPrepareMemory<Config
 template <class Config>
 __device__ __forceinline__ void make_inverse(const KdaPrepareMemory<Config>& memory,
                                              const KdaPrepareWarp<Config>& warp, const KdaOffDiagonalFragments& y) {
-  const int block = warp.block;
+  const uint32_t block = warp.block;
   float sums[2][4];
   const auto clear = [&] {
 #pragma unroll

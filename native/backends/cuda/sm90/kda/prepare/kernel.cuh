@@ -8,7 +8,7 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
-                                            int block, const KdaPrepareMemory<Config>& memory,
+                                            uint32_t block, const KdaPrepareMemory<Config>& memory,
                                             KdaPrepareBarriers& barriers, float (&L)[2 * Config::kSteps][4]) {
   with_kda_gate<Config>(params, head, [&]<class Gate>(const Gate& gate) {
     const auto warp = KdaPrepareWarp<Config>::here(block);
@@ -23,7 +23,7 @@ __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, cons
 
 // The copies of q and k, the diagonal blocks of Aqk and N, and which rows of these were deep.
 template <class Config>
-__device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config>& memory, int block,
+__device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config>& memory, uint32_t block,
                                                    const KdaRowScales<Config>& scales,
                                                    float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
                                                    KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config
 
 // Everything up to Kr and Qd, in shared memory by then.
 template <class Config>
-__device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const KdaChunk& chunk, int head, int block,
+__device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const KdaChunk& chunk, int head, uint32_t block,
                                            const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
                                            KdaRowScales<Config>& scales, bool (&deep)[2], KdaDiagonalBlocks& blocks,
                                            KdaQueryFragments<Config>& queries) {
@@ -58,7 +58,7 @@ __device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const
 
 // Aqk, kept in registers, T and the keys for W.
 template <class Config>
-__device__ __forceinline__ void invert(int block, const KdaPrepareMemory<Config>& memory,
+__device__ __forceinline__ void invert(uint32_t block, const KdaPrepareMemory<Config>& memory,
                                        const KdaRowScales<Config>& scales, const bool (&deep)[2],
                                        KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries,
                                        KdaAqkFragments& aqk) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void invert(int block, const KdaPrepareMemory<Config>
 
 // W, U0 and T, and all that is left to be written into shared memory.
 template <class Config>
-__device__ __forceinline__ void make_products(const KdaPrepareParams& params, int block,
+__device__ __forceinline__ void make_products(const KdaPrepareParams& params, uint32_t block,
                                               const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
                                               const KdaRowScales<Config>& scales, const KdaAqkFragments& aqk) {
   const auto warp = KdaPrepareWarp<Config>::here(block);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   const uint32_t image_address = ptx::shared_address(image);
   const KdaPrepareMemory<Config> memory{image_address, image_address + params.record.bytes()};
   auto& barriers = *reinterpret_cast<KdaPrepareBarriers*>(image + params.record.bytes() + memory.kBarrierOffset);
-  const int chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
+  const uint32_t chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
   const KdaChunk chunk = params.chunks[chunk_idx];
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&barriers.g, 1);
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   }
 
   // Blocks of rows differ in their work: rotated, so that the same one is not always on the same scheduler.
-  const int block = (__shfl_sync(~0u, threadIdx.x / kWarpThreads, 0) + chunk_idx + head) % 4;
+  const uint32_t block = (__shfl_sync(~0u, threadIdx.x / kWarpThreads, 0) + chunk_idx + head) % 4;
   KdaRowScales<Config> scales;
   bool deep[2] = {false, false};
   KdaDiagonalBlocks blocks;

@@ -51,18 +51,18 @@ struct KdaPrepareMemory {
 // Where a thread stands: in a warp of 16 rows, whose fragments it holds a share of.
 template <class Config>
 struct KdaPrepareWarp {
-  int lane_idx;
-  int block;  // of rows: the warp's
+  uint32_t lane_idx;
+  uint32_t block;  // of rows: the warp's
 
   // Found anew for each part of the kernel, by a shuffle that ptxas does not see through, so that no addresses are kept
   // in registers from one to the next.
-  static __device__ __forceinline__ KdaPrepareWarp here(int block) {
-    const int lane_idx = threadIdx.x % kWarpThreads;
+  static __device__ __forceinline__ KdaPrepareWarp here(uint32_t block) {
+    const uint32_t lane_idx = threadIdx.x % kWarpThreads;
     return {__shfl_sync(~0u, lane_idx, lane_idx) % kWarpThreads, block};
   }
 
-  __device__ __forceinline__ int group() const { return lane_idx / 4; }  // the rows group() and group() + 8
-  __device__ __forceinline__ int quad() const { return lane_idx % 4; }   // the columns 2 quad() and the next, + 8 n
+  __device__ __forceinline__ uint32_t group() const { return lane_idx / 4; }  // the rows group() and group() + 8
+  __device__ __forceinline__ uint32_t quad() const { return lane_idx % 4; }   // the columns 2 quad() and the next, + 8 n
 
   // For ldmatrix and stmatrix: the warp's rows, columns 16 step to 16 step + 15.
   __device__ __forceinline__ uint32_t fragment(uint32_t tile, int step) const {

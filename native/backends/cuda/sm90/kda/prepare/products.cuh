@@ -130,7 +130,7 @@ __device__ __forceinline__ void store_rows(const KdaPrepareWarp<Config>& warp, u
 template <class Config>
 __device__ __forceinline__ void store_aqk(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
                                           const KdaAqkFragments& aqk) {
-  const int block = warp.block;
+  const uint32_t block = warp.block;
   const auto store = [&](int j, const uint32_t(&x)[4]) {
     ptx::stmatrix_x4(warp.square(memory.aqk(), block, j), x[0], x[1], x[2], x[3]);
   };

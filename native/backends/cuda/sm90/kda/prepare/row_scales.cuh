@@ -46,7 +46,7 @@ struct KdaSquares {
     ptx::mma_m16n8k8<DType::kBFloat16>(high, x[2], x[3], x[3]);
   }
   __device__ __forceinline__ void diagonal(const KdaPrepareWarp<Config>& warp, float (&squares)[2]) const {
-    const int source = 4 * warp.group() + warp.group() / 2;
+    const uint32_t source = 4 * warp.group() + warp.group() / 2;
     const bool odd = warp.group() % 2;
     squares[0] = __shfl_sync(~0u, odd ? low[1] : low[0], source);
     squares[1] = __shfl_sync(~0u, odd ? high[3] : high[2], source);

@@ -33,7 +33,7 @@ struct KdaQueryFragments {
 // Where the decays come from that take a block's k from its start (its end, when rows of it are deep) to the references
 // of later row blocks: row 31 for block 1 and, from blocks 2 and 3, for 0; row 47 for block 2; row 15 from block 1 for 0.
 template <class Config, bool kDeep>
-__device__ __forceinline__ uint32_t key_copy_decay(const KdaPrepareMemory<Config>& memory, int block) {
+__device__ __forceinline__ uint32_t key_copy_decay(const KdaPrepareMemory<Config>& memory, uint32_t block) {
   const uint32_t none = memory.to_start(0);
   if (kDeep) return block == 0 ? memory.block_1() : none;
   return block == 0 ? memory.to_start(2) : block == 1 ? memory.block_1() : memory.block_2();
@@ -48,7 +48,7 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
                                                    KdaQueryFragments<Config>& queries) {
   constexpr auto kBf16 = DType::kBFloat16;
   constexpr auto kFp16 = DType::kFloat16;
-  const int block = warp.block;
+  const uint32_t block = warp.block;
   const uint32_t to_start = memory.to_start(block), to_end = memory.from_start(kDeep ? block + 1 : block);
   const uint32_t copy_decay = key_copy_decay<Config, kDeep>(memory, block);
   const uint32_t second_copy_decay = memory.to_start(kDeep ? 0 : 1);
