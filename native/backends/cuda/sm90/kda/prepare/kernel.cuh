@@ -10,7 +10,7 @@ template <class Config>
 __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
                                             uint32_t block, const KdaPrepareMemory<Config>& memory,
                                             KdaPrepareBarriers& barriers, float (&L)[2 * Config::kSteps][4]) {
-  with_kda_gate<Config>(params, head, [&]<class Gate>(const Gate& gate) {
+  with_kda_gate(params, head, [&]<class Gate>(const Gate& gate) {
     const auto warp = KdaPrepareWarp<Config>::here(block);
     if (params.g != nullptr) {
       sum_decays<Config>(memory, warp, gate, KdaGateRows<Config>(params, chunk, head, warp, kKdaNoDecay<Gate>), L);
@@ -28,28 +28,26 @@ __device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config
                                                    float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
                                                    KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
   using Warp = KdaPrepareWarp<Config>;
-  if constexpr (Config::kAnyDecay) {
-    if (has_deep_rows(memory, Warp::here(block))) {
-      multiply_deep_diagonal(memory, block, scales, L, deep, blocks);
-      make_scaled_copies<Config, true>(memory, Warp::here(block), scales, L, blocks, queries);
-      return;
-    }
+  if (has_deep_rows(memory, Warp::here(block))) {
+    multiply_deep_diagonal(memory, block, scales, L, deep, blocks);
+    make_scaled_copies<Config, true>(memory, Warp::here(block), scales, L, blocks, queries);
+  } else {
+    make_scaled_copies<Config, false>(memory, Warp::here(block), scales, L, blocks, queries);
   }
-  make_scaled_copies<Config, false>(memory, Warp::here(block), scales, L, blocks, queries);
 }
 
 // Everything up to Kr and Qd, in shared memory by then.
 template <class Config>
-__device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const KdaChunk& chunk, int head, uint32_t block,
-                                           const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
-                                           KdaRowScales<Config>& scales, bool (&deep)[2], KdaDiagonalBlocks& blocks,
-                                           KdaQueryFragments<Config>& queries) {
+__device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
+                                           uint32_t block, const KdaPrepareMemory<Config>& memory,
+                                           KdaPrepareBarriers& barriers, KdaRowScales<Config>& scales, bool (&deep)[2],
+                                           KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
   float L[2 * Config::kSteps][4];
   gate_decays(params, chunk, head, block, memory, barriers, L);
   ptx::mbarrier_wait(&barriers.qk, 0);
   scales = scale_rows(memory, KdaPrepareWarp<Config>::here(block), params.scale);
   __syncthreads();
-  make_decay_tables(memory, ptx::read_thread_idx());
+  make_decay_tables(memory, threadIdx.x);
   __syncthreads();
   scale_and_multiply(memory, block, scales, L, deep, blocks, queries);
   ptx::fence_proxy_async();
@@ -84,9 +82,10 @@ __device__ __forceinline__ void make_products(const KdaPrepareParams& params, ui
   uint32_t t[4][4], w[Config::kSteps][4], u0[4][4];
   KdaTwoTerms terms;
   load_t_rows(memory, warp, t);
-  multiply_w(memory, warp, scales, t, w);
+  multiply_by_beta(memory, warp, t);
+  multiply_w(memory, scales, t, w);
   if (params.with_u0) {
-    split_t_beta(memory, warp, t, terms);
+    split(memory, warp, t, terms);
     ptx::mbarrier_wait(&barriers.v, 0);
     multiply_u0<Config>(memory.u0(), scales, terms, u0);
   }
