@@ -37,16 +37,15 @@ struct KdaPrepareMemory {
   __device__ __forceinline__ uint32_t k_norm() const { return beta() - 256; }
   __device__ __forceinline__ uint32_t beta() const { return scratch - 256; }
 
-  // Tables; "block" b means the rows 16 b to 16 b + 15.
+  // Tables; "block" b means the rows 16 b to 16 b + 15: log2 of its decay, the decay from the chunk's start to the
+  // block's, from there to the chunk's end (b = 4: none), and that of block 1.
   __device__ __forceinline__ uint32_t tables() const {
     return kTablesInAqk ? aqk() : scratch + kBarrierOffset + kBarrierBytes;
   }
-  __device__ __forceinline__ uint32_t block_sum(int b) const {
-    return tables() + b * kTableBytes;
-  }  // log2 of its decay
-  __device__ __forceinline__ uint32_t to_start(int b) const { return block_sum(4 + b); }    // decay up to it
-  __device__ __forceinline__ uint32_t from_start(int b) const { return block_sum(8 + b); }  // b = 4: no decay
-  __device__ __forceinline__ uint32_t block_1() const { return block_sum(13); }             // its decay
+  __device__ __forceinline__ uint32_t block_sum(int b) const { return tables() + b * kTableBytes; }
+  __device__ __forceinline__ uint32_t to_start(int b) const { return block_sum(4 + b); }
+  __device__ __forceinline__ uint32_t from_start(int b) const { return block_sum(8 + b); }
+  __device__ __forceinline__ uint32_t block_1() const { return block_sum(13); }
 
   __device__ __forceinline__ uint32_t bias() const { return scratch; }
   __device__ __forceinline__ uint32_t block_2() const { return scratch; }
