@@ -27,6 +27,14 @@ __device__ __forceinline__ float lg2_approx(float x) {
   return y;
 }
 
+// The larger one, NaN if either is.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-max
+__device__ __forceinline__ float max_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rsqrt
 __device__ __forceinline__ float rsqrt_approx(float x) {
   float y;

@@ -7,13 +7,12 @@
 namespace warpgrad::cuda::sm90 {
 
 // One block a (chunk, value head); each of its warps owns 16 of the 64 rows.
-template <int kPanels, bool kNorm, bool kAny>
+template <int kPanels, bool kNorm>
 struct KdaPrepareConfig {
   // Chosen
   static constexpr int kKeyPanels = kPanels;
   static constexpr bool kQkL2Norm = kNorm;
-  static constexpr bool kAnyDecay = kAny;  // else 16 tokens decay by 2^-116 at most
-  static constexpr int kBlocksPerMultiprocessor = 3;
+  static constexpr int kBlocksPerMultiprocessor = kPanels == 1 ? 4 : kPanels == 2 ? 3 : 1;
 
   // Derived
   static constexpr int kThreads = kWarpgroupThreads;
@@ -23,7 +22,7 @@ struct KdaPrepareConfig {
   using Panel = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // of the values, of T and of Aqk
 
   // Guarded
-  static_assert(kPanels == 1 || kPanels == 2);
+  static_assert(kPanels == 1 || kPanels == 2 || kPanels == 4);
 };
 
 }  // namespace warpgrad::cuda::sm90

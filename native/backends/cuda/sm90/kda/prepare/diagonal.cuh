@@ -15,8 +15,8 @@ namespace warpgrad::cuda::sm90 {
 
 constexpr float kKdaDeepestLog2 = -115.5f;  // 1 / 2^that leaves room for k below 2^12; 16 steps of -5 are not deeper
 
-// Eight keys of the warp's rows times the decay from the block's start, or for k_minus divided by it: float32, in the order
-// of a left operand of tf32, x of both rows and then y.
+// Eight keys of the warp's rows times the decay from the block's start, or for k_minus divided by it: float32, in the
+// order of a left operand of tf32, x of both rows and then y.
 struct KdaDiagonalFactors {
   uint32_t q_plus[4], k_plus[4], k_minus[4];
 
@@ -99,18 +99,18 @@ __device__ __forceinline__ void add_half_products(const KdaPrepareMemory<Config>
                                                   const float (&L)[2 * Config::kSteps][4], const bool (&deep)[2],
                                                   int half, KdaDiagonalBlocks& blocks) {
   const bool across = half == 8;  // the reference of rows 8 to 15 is row 7; else each 8 rows have their own
-  const int reference = across ? 7 : (warp.group() & ~(2 * half - 1)) + half - 1;
-  const int source = 4 * reference + warp.quad();
+  const uint32_t reference = across ? 7 : (warp.group() & ~(2 * half - 1)) + half - 1;
+  const uint32_t source = 4 * reference + warp.quad();
   KdaDiagonalBlocks halves;
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
-    uint32_t k[4], q[4];
     ptx::bar_warp_sync();
+    uint32_t k[4], q[4];
     ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
     ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const float(&l)[4] = L[2 * step + n];
+      const float (&l)[4] = L[2 * step + n];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float reference_x = __shfl_sync(~0u, across ? l[0] : l[2 * i], source);
@@ -137,14 +137,14 @@ __device__ __forceinline__ void add_half_products(const KdaPrepareMemory<Config>
 
 // The deep rows' own column, which has no decay.
 template <class Config>
-__device__ __forceinline__ void add_undecayed(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
-                                              const KdaRowScales<Config>& scales, const bool (&deep)[2],
-                                              KdaDiagonalBlocks& blocks) {
+__device__ __forceinline__ void add_undecayed(const KdaPrepareMemory<Config>& memory,
+                                              const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
+                                              const bool (&deep)[2], KdaDiagonalBlocks& blocks) {
   KdaDiagonalBlocks plain;
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
-    uint32_t k[4], q[4];
     ptx::bar_warp_sync();
+    uint32_t k[4], q[4];
     ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
     ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
 #pragma unroll
@@ -169,8 +169,8 @@ __device__ __forceinline__ void add_other_rows(const KdaPrepareMemory<Config>& m
                                                KdaDiagonalBlocks& blocks) {
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
-    uint32_t k[4], q[4];
     ptx::bar_warp_sync();
+    uint32_t k[4], q[4];
     ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
     ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
 #pragma unroll
@@ -194,7 +194,7 @@ __device__ __forceinline__ void add_other_rows(const KdaPrepareMemory<Config>& m
 
 // The diagonal blocks where some rows are deep.
 template <class Config>
-__device__ __forceinline__ void multiply_deep_diagonal(const KdaPrepareMemory<Config>& memory, int block,
+__device__ __forceinline__ void multiply_deep_diagonal(const KdaPrepareMemory<Config>& memory, uint32_t block,
                                                        const KdaRowScales<Config>& scales,
                                                        const float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
                                                        KdaDiagonalBlocks& blocks) {

@@ -2,22 +2,22 @@
 
 // The gate, and G counted from the first row of each block of 16.
 
+#include <cmath>
 #include <cstdint>
 
 #include "backends/cuda/sm90/kda/prepare/memory.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
 #include "backends/cuda/sm90/ptx/mma.cuh"
-#include "backends/cuda/sm90/ptx/sync.cuh"
 #include "backends/cuda/sm90/ptx/wgmma.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
 constexpr float kKdaLog2E = 1.44269504088896340736f;
 
-// 2^-128 is 0, so nothing lies below; sums of these stay finite. Keeps NaN.
+// 2^-128 is 0, so nothing lies below; sums of these stay finite. NaN stays NaN.
 __device__ __forceinline__ float clamp_log2_decay(float g) {
-  return g < -128.0f ? -128.0f : g;
+  return ptx::max_nan(g, -128.0f);
 }
 
 // A gate turns its input into log2 of the decay. `bias` is what its bias() made of dt_bias.
@@ -27,25 +27,26 @@ struct KdaGivenGate {
 };
 
 struct KdaSoftplusGate {
-  float a;
+  float minus_a;
   __device__ __forceinline__ float bias(float dt_bias) const { return dt_bias * kKdaLog2E; }
   __device__ __forceinline__ float operator()(float x, float bias) const {
-    const float z = x * kKdaLog2E + bias, e = ptx::ex2_approx(z);
-    // log2(1 + e), where 1 + e loses e by its series
-    const float softplus = z > 20.0f ? z : e < 0.001f ? e * (kKdaLog2E - 0.5f * kKdaLog2E * e) : ptx::lg2_approx(1 + e);
-    return clamp_log2_decay(-a * softplus);
+    const float z = x * kKdaLog2E + bias;
+    // log2(1 + 2^z) = max(z, 0) + log2(1 + 2^-|z|), the latter by its series where 1 + 2^-|z| would lose 2^-|z|;
+    // without branches, in which the lanes would part.
+    const float e = ptx::ex2_approx(-fabsf(z)), log = ptx::lg2_approx(1 + e);
+    const float series = e * (kKdaLog2E - 0.5f * kKdaLog2E * e);
+    const float softplus = (e < 0.001f ? series : log) + fmaxf(z, 0);
+    return clamp_log2_decay(minus_a * softplus);
   }
 };
 
-template <bool kClamp>
 struct KdaBoundedGate {
   float a_log2, inverse_bound;  // -a log2(e), 1 / (lower_bound log2(e))
   __device__ __forceinline__ KdaBoundedGate(float a, float lower_bound)
       : a_log2(-a * kKdaLog2E), inverse_bound(1 / (lower_bound * kKdaLog2E)) {}
   __device__ __forceinline__ float bias(float dt_bias) const { return a_log2 * dt_bias; }
   __device__ __forceinline__ float operator()(float x, float bias) const {
-    const float g = ptx::rcp_approx(ptx::ex2_approx(x * a_log2 + bias) * inverse_bound + inverse_bound);
-    return kClamp ? clamp_log2_decay(g) : g;
+    return clamp_log2_decay(ptx::rcp_approx(ptx::ex2_approx(x * a_log2 + bias) * inverse_bound + inverse_bound));
   }
 };
 
@@ -59,12 +60,12 @@ constexpr float kKdaNoDecay<KdaGivenGate> = 0;
 // memory
 template <class Config>
 struct KdaGateTile {
+  static constexpr int kStepsAhead = 1;
   uint32_t tile;
   const KdaPrepareWarp<Config>& warp;
 
   __device__ __forceinline__ void load(int step, float (&x)[2][4]) const {
     uint32_t pairs[4];
-    ptx::bar_warp_sync();
     ptx::ldmatrix_x4_trans(warp.fragment(tile, step), pairs);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -78,7 +79,8 @@ struct KdaGateTile {
 // and from device memory, in float32.
 template <class Config>
 struct KdaGateRows {
-  const float* row[4];
+  static constexpr int kStepsAhead = 3;
+  const float* row[4];  // from the key `key` on
   bool inside[4];
   float outside_value;
   int key, key_dim;
@@ -92,26 +94,27 @@ struct KdaGateRows {
     for (int i = 0; i < 4; ++i) {
       const int token = 16 * warp.block + 2 * warp.quad() + i / 2 * 8 + i % 2;
       inside[i] = token < chunk.rows;
-      row[i] = first + (inside[i] ? token : 0) * params.g_token_stride;
+      row[i] = first + (inside[i] ? token : 0) * params.g_token_stride + key;
     }
   }
 
   __device__ __forceinline__ void load(int step, float (&x)[2][4]) const {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const int column = 16 * step + 8 * n + key;
+      const int column = 16 * step + 8 * n;
+      const bool present = column + key < key_dim;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float value = column < key_dim ? __ldg(row[i] + column) : 0;
+        const float value = present ? __ldg(row[i] + column) : 0;
         x[n][i] = inside[i] ? value : outside_value;
       }
     }
   }
 };
 
-// L = the cumulative sums of log2 of the decays, in the fragments of a left operand: L[2 step + n][0, 1] of row group(),
-// [2, 3] of row group() + 8, columns 16 step + 8 n + 2 quad() and the next. A product with a triangle of ones, tf32 in
-// two terms; the tokens' order in the inner dimension is the one in which ldmatrix delivers them.
+// L = the cumulative sums of log2 of the decays, in the fragments of a left operand: L[2 step + n][0, 1] of row
+// group(), [2, 3] of row group() + 8, columns 16 step + 8 n + 2 quad() and the next. A product with a triangle of ones,
+// tf32 in two terms; the tokens' order in the inner dimension is the one in which ldmatrix delivers them.
 template <class Config, class Gate, class Inputs>
 __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
                                            const Gate& gate, const Inputs& inputs, float (&L)[2 * Config::kSteps][4]) {
@@ -122,26 +125,24 @@ __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memor
   uint32_t last_tokens[4] = {0, even, 0, odd};
   ptx::pin_registers(first_tokens);  // else ptxas shares the ones, and copies them each time
   ptx::pin_registers(last_tokens);
-  float next[2][4];
-  inputs.load(0, next);
+  constexpr int kAhead = Inputs::kStepsAhead, kSlots = kAhead + 1;
+  float x[kSlots][2][4];
+#pragma unroll
+  for (int step = 0; step < kAhead; ++step) inputs.load(step, x[step]);
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
-    float x[2][4];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) x[i / 4][i % 4] = next[i / 4][i % 4];
-    if (step + 1 < Config::kSteps) inputs.load(step + 1, next);
+    if (step + kAhead < Config::kSteps) inputs.load(step + kAhead, x[(step + kAhead) % kSlots]);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      ptx::bar_warp_sync();
       const float bias = ptx::ld_shared(memory.bias() + (16 * step + 8 * n + warp.group()) * 4);
       uint32_t high[4], low[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float g = gate(x[n][i], bias);
+        const float g = gate(x[step % kSlots][n][i], bias);
         high[i] = __float_as_uint(g) & 0xffffe000u;
         low[i] = __float_as_uint(g - __uint_as_float(high[i]));
       }
-      float(&sums)[4] = L[2 * step + n];
+      float (&sums)[4] = L[2 * step + n];
       sums[0] = sums[1] = sums[2] = sums[3] = 0;
       ptx::mma_m16n8k8_tf32(sums, first_tokens, high[0], high[1]);
       ptx::mma_m16n8k8_tf32(sums, last_tokens, high[2], high[3]);
@@ -155,20 +156,16 @@ __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memor
 }
 
 // Calls visit(gate) with the gate of a head.
-template <class Config, class Visit>
+template <class Visit>
 __device__ __forceinline__ void with_kda_gate(const KdaPrepareParams& params, int head, Visit visit) {
   const float a =
       params.a_log == nullptr ? 1.0f : ptx::ex2_approx(params.a_log[head * params.a_log_stride] * kKdaLog2E);
-  if constexpr (Config::kAnyDecay) {
-    if (params.gate == ops::GateKind::kGiven) {
-      visit(KdaGivenGate{});
-    } else if (params.gate == ops::GateKind::kSoftplus) {
-      visit(KdaSoftplusGate{a});
-    } else {
-      visit(KdaBoundedGate<true>(a, params.lower_bound));
-    }
+  if (params.gate == ops::GateKind::kGiven) {
+    visit(KdaGivenGate{});
+  } else if (params.gate == ops::GateKind::kSoftplus) {
+    visit(KdaSoftplusGate{-a});
   } else {
-    visit(KdaBoundedGate<false>(a, params.lower_bound));
+    visit(KdaBoundedGate(a, params.lower_bound));
   }
 }
 

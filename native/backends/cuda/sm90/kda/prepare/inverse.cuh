@@ -67,7 +67,6 @@ __device__ __forceinline__ void invert_diagonal_block(const KdaPrepareMemory<Con
   for (int column = 0; column < 15; ++column) {
 #pragma unroll
     for (int quarter = (column + 1) / 4; quarter < 4; ++quarter) {
-      if (quarter == (column + 1) / 4) ptx::bar_warp_sync();
       const uint4 a = ptx::ld_shared_v4(columns + column * kColumnBytes + quarter * 16);
       const uint32_t bits[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
@@ -79,7 +78,7 @@ __device__ __forceinline__ void invert_diagonal_block(const KdaPrepareMemory<Con
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < 8; ++i) {  // the lower lanes store the even rows, the upper ones, with the same columns, the odd
-    const int upper = warp.lane_idx / 16, column = warp.lane_idx % 16, row = 16 * warp.block + 2 * i + upper;
+    const uint32_t upper = warp.lane_idx / 16, column = warp.lane_idx % 16, row = 16 * warp.block + 2 * i + upper;
     const uint32_t chunk = Config::Panel::chunk_address(memory.aqk(), row, 2 * warp.block + column / 8);
     ptx::st_shared_f16(chunk + column % 8 * 2, upper ? x[2 * i + 1] : x[2 * i]);
   }
@@ -96,11 +95,10 @@ __device__ __forceinline__ void multiply_off_diagonal(const KdaPrepareMemory<Con
                                                       int first_row, int column_block, uint32_t (&aqk)[4],
                                                       uint32_t (&a)[4]) {
   float q_sums[2][4] = {}, k_sums[2][4] = {};
-  const int row = first_row + warp.lane_idx % 8 + warp.lane_idx / 16 * 8, chunk = warp.lane_idx / 8 % 2;
+  const uint32_t row = first_row + warp.lane_idx % 8 + warp.lane_idx / 16 * 8, chunk = warp.lane_idx / 8 % 2;
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
     uint32_t keys[4];
-    ptx::bar_warp_sync();
     ptx::ldmatrix_x4(Config::KeyTile::chunk_address(memory.w(), row, 2 * step + chunk), keys);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
@@ -144,10 +142,9 @@ __device__ __forceinline__ void make_off_diagonal(const KdaPrepareMemory<Config>
                                                   const KdaRowScales<Config>& scales, const float (&beta)[2],
                                                   KdaQueryFragments<Config>& queries, KdaAqkFragments& aqk,
                                                   KdaOffDiagonalFragments& y) {
-  const int block = warp.block;
+  const uint32_t block = warp.block;
   uint32_t t_ii[4];
   ptx::ldmatrix_x4(warp.square(memory.aqk(), block, block), t_ii);
-  ptx::bar_warp_sync();
   if (block % 2 == 1) {
     multiply_off_diagonal(memory, warp, scales, queries, beta, block == 1 ? 48 : 32, block - 1, aqk.previous,
                           y.previous);
@@ -178,7 +175,7 @@ __device__ __forceinline__ void store_decayed_keys(const KdaPrepareMemory<Config
                                                    KdaQueryFragments<Config>& queries) {
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
-    uint32_t(&k)[4] = queries.k[step];
+    uint32_t (&k)[4] = queries.k[step];
     if (warp.block > 0) {
       uint32_t factors[2];
       KdaQueryFragments<Config>::load_factors(warp, memory.kept_to_start(warp.block == 1 ? 1 : 2), step, factors);
@@ -190,15 +187,15 @@ __device__ __forceinline__ void store_decayed_keys(const KdaPrepareMemory<Config
 
 // T's off-diagonal blocks, T_ij = sum over l of (-T_ii A_il) T_lj, diagonal by diagonal.
 template <class Config>
-__device__ __forceinline__ void make_inverse(const KdaPrepareMemory<Config>& memory,
-                                             const KdaPrepareWarp<Config>& warp, const KdaOffDiagonalFragments& y) {
-  const int block = warp.block;
+__device__ __forceinline__ void make_inverse(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
+                                             const KdaOffDiagonalFragments& y) {
+  const uint32_t block = warp.block;
   float sums[2][4];
   const auto clear = [&] {
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[i / 4][i % 4] = 0;
   };
-  const auto add = [&](const uint32_t(&y_il)[4], int l, int j) {
+  const auto add = [&](const uint32_t (&y_il)[4], int l, int j) {
     uint32_t t_lj[4];
     ptx::ldmatrix_x4_trans(warp.square(memory.aqk(), l, j), t_lj);
     add_product_16x16(sums, y_il, t_lj);
@@ -212,16 +209,35 @@ __device__ __forceinline__ void make_inverse(const KdaPrepareMemory<Config>& mem
     ptx::stmatrix_x4(warp.square(memory.aqk(), block, j), t_ij[0], t_ij[1], t_ij[2], t_ij[3]);
   };
   clear();
-  if (block == 1) add(y.previous, 0, 0), store(0);
-  if (block == 2) add(y.column_1, 1, 1), store(1);
-  if (block == 3) add(y.previous, 2, 2), store(2);
+  if (block == 1) {
+    add(y.previous, 0, 0);
+    store(0);
+  } else if (block == 2) {
+    add(y.column_1, 1, 1);
+    store(1);
+  } else if (block == 3) {
+    add(y.previous, 2, 2);
+    store(2);
+  }
   __syncthreads();
   clear();
-  if (block == 2) add(y.column_0, 0, 0), add(y.column_1, 1, 0), store(0);
-  if (block == 3) add(y.column_1, 1, 1), add(y.previous, 2, 1), store(1);
+  if (block == 2) {
+    add(y.column_0, 0, 0);
+    add(y.column_1, 1, 0);
+    store(0);
+  } else if (block == 3) {
+    add(y.column_1, 1, 1);
+    add(y.previous, 2, 1);
+    store(1);
+  }
   __syncthreads();
   clear();
-  if (block == 3) add(y.column_0, 0, 0), add(y.column_1, 1, 0), add(y.previous, 2, 0), store(0);
+  if (block == 3) {
+    add(y.column_0, 0, 0);
+    add(y.column_1, 1, 0);
+    add(y.previous, 2, 0);
+    store(0);
+  }
 }
 
 }  // namespace warpgrad::cuda::sm90

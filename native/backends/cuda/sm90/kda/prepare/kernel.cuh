@@ -8,9 +8,9 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
-                                            int block, const KdaPrepareMemory<Config>& memory,
+                                            uint32_t block, const KdaPrepareMemory<Config>& memory,
                                             KdaPrepareBarriers& barriers, float (&L)[2 * Config::kSteps][4]) {
-  with_kda_gate<Config>(params, head, [&]<class Gate>(const Gate& gate) {
+  with_kda_gate(params, head, [&]<class Gate>(const Gate& gate) {
     const auto warp = KdaPrepareWarp<Config>::here(block);
     if (params.g != nullptr) {
       sum_decays<Config>(memory, warp, gate, KdaGateRows<Config>(params, chunk, head, warp, kKdaNoDecay<Gate>), L);
@@ -23,33 +23,31 @@ __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, cons
 
 // The copies of q and k, the diagonal blocks of Aqk and N, and which rows of these were deep.
 template <class Config>
-__device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config>& memory, int block,
+__device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config>& memory, uint32_t block,
                                                    const KdaRowScales<Config>& scales,
                                                    float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
                                                    KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
   using Warp = KdaPrepareWarp<Config>;
-  if constexpr (Config::kAnyDecay) {
-    if (has_deep_rows(memory, Warp::here(block))) {
-      multiply_deep_diagonal(memory, block, scales, L, deep, blocks);
-      make_scaled_copies<Config, true>(memory, Warp::here(block), scales, L, blocks, queries);
-      return;
-    }
+  if (has_deep_rows(memory, Warp::here(block))) {
+    multiply_deep_diagonal(memory, block, scales, L, deep, blocks);
+    make_scaled_copies<Config, true>(memory, Warp::here(block), scales, L, blocks, queries);
+  } else {
+    make_scaled_copies<Config, false>(memory, Warp::here(block), scales, L, blocks, queries);
   }
-  make_scaled_copies<Config, false>(memory, Warp::here(block), scales, L, blocks, queries);
 }
 
 // Everything up to Kr and Qd, in shared memory by then.
 template <class Config>
-__device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const KdaChunk& chunk, int head, int block,
-                                           const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
-                                           KdaRowScales<Config>& scales, bool (&deep)[2], KdaDiagonalBlocks& blocks,
-                                           KdaQueryFragments<Config>& queries) {
+__device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
+                                           uint32_t block, const KdaPrepareMemory<Config>& memory,
+                                           KdaPrepareBarriers& barriers, KdaRowScales<Config>& scales, bool (&deep)[2],
+                                           KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
   float L[2 * Config::kSteps][4];
   gate_decays(params, chunk, head, block, memory, barriers, L);
   ptx::mbarrier_wait(&barriers.qk, 0);
   scales = scale_rows(memory, KdaPrepareWarp<Config>::here(block), params.scale);
   __syncthreads();
-  make_decay_tables(memory, ptx::read_thread_idx());
+  make_decay_tables(memory, threadIdx.x);
   __syncthreads();
   scale_and_multiply(memory, block, scales, L, deep, blocks, queries);
   ptx::fence_proxy_async();
@@ -58,7 +56,7 @@ __device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const
 
 // Aqk, kept in registers, T and the keys for W.
 template <class Config>
-__device__ __forceinline__ void invert(int block, const KdaPrepareMemory<Config>& memory,
+__device__ __forceinline__ void invert(uint32_t block, const KdaPrepareMemory<Config>& memory,
                                        const KdaRowScales<Config>& scales, const bool (&deep)[2],
                                        KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries,
                                        KdaAqkFragments& aqk) {
@@ -77,16 +75,17 @@ __device__ __forceinline__ void invert(int block, const KdaPrepareMemory<Config>
 
 // W, U0 and T, and all that is left to be written into shared memory.
 template <class Config>
-__device__ __forceinline__ void make_products(const KdaPrepareParams& params, int block,
+__device__ __forceinline__ void make_products(const KdaPrepareParams& params, uint32_t block,
                                               const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
                                               const KdaRowScales<Config>& scales, const KdaAqkFragments& aqk) {
   const auto warp = KdaPrepareWarp<Config>::here(block);
   uint32_t t[4][4], w[Config::kSteps][4], u0[4][4];
   KdaTwoTerms terms;
   load_t_rows(memory, warp, t);
-  multiply_w(memory, warp, scales, t, w);
+  multiply_by_beta(memory, warp, t);
+  multiply_w(memory, scales, t, w);
   if (params.with_u0) {
-    split_t_beta(memory, warp, t, terms);
+    split(memory, warp, t, terms);
     ptx::mbarrier_wait(&barriers.v, 0);
     multiply_u0<Config>(memory.u0(), scales, terms, u0);
   }
@@ -120,7 +119,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   const uint32_t image_address = ptx::shared_address(image);
   const KdaPrepareMemory<Config> memory{image_address, image_address + params.record.bytes()};
   auto& barriers = *reinterpret_cast<KdaPrepareBarriers*>(image + params.record.bytes() + memory.kBarrierOffset);
-  const int chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
+  const uint32_t chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
   const KdaChunk chunk = params.chunks[chunk_idx];
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&barriers.g, 1);
@@ -137,7 +136,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   }
 
   // Blocks of rows differ in their work: rotated, so that the same one is not always on the same scheduler.
-  const int block = (__shfl_sync(~0u, threadIdx.x / kWarpThreads, 0) + chunk_idx + head) % 4;
+  const uint32_t block = (__shfl_sync(~0u, threadIdx.x / kWarpThreads, 0) + chunk_idx + head) % 4;
   KdaRowScales<Config> scales;
   bool deep[2] = {false, false};
   KdaDiagonalBlocks blocks;

@@ -2,7 +2,6 @@
 #include "backends/cuda/sm90/kda/prepare/instance.h"
 #include "backends/cuda/sm90/kda/stages.h"
 #include "backends/cuda/sm90/tile/attention_operand.h"
-#include "core/check.h"
 
 namespace warpgrad::cuda::sm90 {
 namespace {
@@ -11,24 +10,13 @@ constexpr char kOperation[] = "kdaForward";
 
 using RunKdaPrepare = cudaError_t (*)(const KdaPrepareParams&, int, cudaStream_t);
 
-// With the gate's lower bound at -5 or above, 16 tokens can't decay further than a float32 quotient reaches.
-template <int kKeyPanels>
-RunKdaPrepare find_run(const ops::KdaOptions& options) {
-  constexpr float kDeepestBound = -5;
-  const bool any_decay = options.gate != ops::GateKind::kBounded || options.lower_bound < kDeepestBound;
-  if (options.qk_l2_norm) {
-    return any_decay ? run_kda_prepare<KdaPrepareConfig<kKeyPanels, true, true>>
-                     : run_kda_prepare<KdaPrepareConfig<kKeyPanels, true, false>>;
-  }
-  return any_decay ? run_kda_prepare<KdaPrepareConfig<kKeyPanels, false, true>>
-                   : run_kda_prepare<KdaPrepareConfig<kKeyPanels, false, false>>;
-}
-
 RunKdaPrepare find_run(const KdaProblem& problem) {
-  if (problem.key_panels == 1) return find_run<1>(*problem.options);
-  if (problem.key_panels == 2) return find_run<2>(*problem.options);
-  throw Error(ErrorCode::kUnsupported,
-              concat("kda: on a GPU q and k may have up to 128 columns yet, got ", problem.key_dim));
+  const bool norm = problem.options->qk_l2_norm;
+  switch (problem.key_panels) {
+    case 1: return norm ? run_kda_prepare<KdaPrepareConfig<1, true>> : run_kda_prepare<KdaPrepareConfig<1, false>>;
+    case 2: return norm ? run_kda_prepare<KdaPrepareConfig<2, true>> : run_kda_prepare<KdaPrepareConfig<2, false>>;
+    default: return norm ? run_kda_prepare<KdaPrepareConfig<4, true>> : run_kda_prepare<KdaPrepareConfig<4, false>>;
+  }
 }
 
 CUtensorMap make_map(const KdaProblem& problem, const TensorView& view) {

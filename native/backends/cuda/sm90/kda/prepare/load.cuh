@@ -61,7 +61,7 @@ __device__ __forceinline__ float load_beta(const KdaPrepareParams& params, const
 template <class Config>
 __device__ __forceinline__ void load_bias_and_beta(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
                                                    const KdaPrepareMemory<Config>& memory, int thread_idx) {
-  with_kda_gate<Config>(params, head, [&](const auto& gate) {
+  with_kda_gate(params, head, [&](const auto& gate) {
     for (int key = thread_idx; key < Config::kKeys; key += Config::kThreads) {
       const bool present = params.dt_bias != nullptr && key < params.key_dim;
       const float bias = present ? params.dt_bias[head * params.dt_bias_stride + key] : 0;

@@ -21,41 +21,38 @@ __device__ __forceinline__ void load_t_rows(const KdaPrepareMemory<Config>& memo
   }
 }
 
-// beta and k_out of the columns of T that a thread has: 16 j + 8 n + 2 quad() and the next.
+// T diag(beta), T^ diag(beta k_out^2) without the norm.
 template <class Config>
-struct KdaColumnFactors {
-  float2 beta, k_out;
-  __device__ __forceinline__ KdaColumnFactors(const KdaPrepareMemory<Config>& memory,
-                                              const KdaPrepareWarp<Config>& warp, int j, int n)
-      : beta(ptx::ld_shared_v2(memory.beta() + (16 * j + 8 * n + 2 * warp.quad()) * 4)),
-        k_out(k_out_pair(memory, warp, 16 * j + 8 * n)) {}
-};
-
-// W of the warp's rows, as bfloat16 fragments.
-template <class Config>
-__device__ __forceinline__ void multiply_w(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
-                                           const KdaRowScales<Config>& scales, const uint32_t (&t)[4][4],
-                                           uint32_t (&w)[Config::kSteps][4]) {
-  float accum[Config::kKeys / 2];
-  uint32_t a[4][4];
+__device__ __forceinline__ void multiply_by_beta(const KdaPrepareMemory<Config>& memory,
+                                                 const KdaPrepareWarp<Config>& warp, uint32_t (&t)[4][4]) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const KdaColumnFactors<Config> factors(memory, warp, j, n);
-      const uint32_t beta = ptx::cvt_pair<DType::kFloat16>(factors.beta.x * (factors.k_out.x * factors.k_out.x),
-                                                           factors.beta.y * (factors.k_out.y * factors.k_out.y));
-      a[j][2 * n] = ptx::mul_f16x2(t[j][2 * n], beta);
-      a[j][2 * n + 1] = ptx::mul_f16x2(t[j][2 * n + 1], beta);
+      const int first = 16 * j + 8 * n;
+      const float2 beta = ptx::ld_shared_v2(memory.beta() + (first + 2 * warp.quad()) * 4);
+      const float2 k_out = k_out_pair(memory, warp, first);
+      const uint32_t factors =
+          ptx::cvt_pair<DType::kFloat16>(beta.x * (k_out.x * k_out.x), beta.y * (k_out.y * k_out.y));
+      t[j][2 * n] = ptx::mul_f16x2(t[j][2 * n], factors);
+      t[j][2 * n + 1] = ptx::mul_f16x2(t[j][2 * n + 1], factors);
     }
-    ptx::pin_registers(a[j]);
   }
+}
+
+// W of the warp's rows, as bfloat16 fragments.
+template <class Config>
+__device__ __forceinline__ void multiply_w(const KdaPrepareMemory<Config>& memory, const KdaRowScales<Config>& scales,
+                                           uint32_t (&t_beta)[4][4], uint32_t (&w)[Config::kSteps][4]) {
+  float accum[Config::kKeys / 2];
   const uint64_t keys = Config::KeyTile::inner_rows_descriptor(memory.w());
+#pragma unroll
+  for (int j = 0; j < 4; ++j) ptx::pin_registers(t_beta[j]);
   ptx::wgmma_fence();
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    ptx::Wgmma<DType::kFloat16, Config::kKeys>::template rs<1>(accum, a[j], keys + Config::KeyTile::inner_rows_step(j),
-                                                               j > 0);
+    ptx::Wgmma<DType::kFloat16, Config::kKeys>::template rs<1>(accum, t_beta[j],
+                                                               keys + Config::KeyTile::inner_rows_step(j), j > 0);
   }
   ptx::wgmma_commit_group();
   ptx::wgmma_wait_group<0>();
@@ -67,25 +64,26 @@ __device__ __forceinline__ void multiply_w(const KdaPrepareMemory<Config>& memor
   }
 }
 
-// T diag(beta) as the sum of two bfloat16 terms.
+// T diag(beta), T^ diag(beta k_out) without the norm, as the sum of two bfloat16 terms.
 struct KdaTwoTerms {
   uint32_t high[4][4], low[4][4];
 };
 
 template <class Config>
-__device__ __forceinline__ void split_t_beta(const KdaPrepareMemory<Config>& memory,
-                                             const KdaPrepareWarp<Config>& warp, const uint32_t (&t)[4][4],
-                                             KdaTwoTerms& terms) {
+__device__ __forceinline__ void split(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
+                                      const uint32_t (&t_beta)[4][4], KdaTwoTerms& terms) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      const KdaColumnFactors<Config> factors(memory, warp, j, m / 2);
-      const float2 values = ptx::widen_pair<DType::kFloat16>(t[j][m]);
-      const float x = values.x * (factors.beta.x * factors.k_out.x), y = values.y * (factors.beta.y * factors.k_out.y);
-      terms.high[j][m] = ptx::cvt_pair<DType::kBFloat16>(x, y);
+      float2 values = ptx::widen_pair<DType::kFloat16>(t_beta[j][m]);
+      if constexpr (!Config::kQkL2Norm) {  // powers of two: exact
+        const float2 k_out = k_out_pair(memory, warp, 16 * j + m / 2 * 8);
+        values = make_float2(values.x * ptx::rcp_approx(k_out.x), values.y * ptx::rcp_approx(k_out.y));
+      }
+      terms.high[j][m] = ptx::cvt_pair<DType::kBFloat16>(values.x, values.y);
       const float2 high = ptx::widen_pair<DType::kBFloat16>(terms.high[j][m]);
-      terms.low[j][m] = ptx::cvt_pair<DType::kBFloat16>(x - high.x, y - high.y);
+      terms.low[j][m] = ptx::cvt_pair<DType::kBFloat16>(values.x - high.x, values.y - high.y);
     }
     ptx::pin_registers(terms.high[j]);
     ptx::pin_registers(terms.low[j]);
@@ -130,13 +128,16 @@ __device__ __forceinline__ void store_rows(const KdaPrepareWarp<Config>& warp, u
 template <class Config>
 __device__ __forceinline__ void store_aqk(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
                                           const KdaAqkFragments& aqk) {
-  const int block = warp.block;
-  const auto store = [&](int j, const uint32_t(&x)[4]) {
+  const uint32_t block = warp.block;
+  const auto store = [&](int j, const uint32_t (&x)[4]) {
     ptx::stmatrix_x4(warp.square(memory.aqk(), block, j), x[0], x[1], x[2], x[3]);
   };
   store(block, aqk.diagonal);
   if (block % 2 == 1) store(block - 1, aqk.previous);
-  if (block >= 2) store(0, aqk.column_0), store(1, aqk.column_1);
+  if (block >= 2) {
+    store(0, aqk.column_0);
+    store(1, aqk.column_1);
+  }
 #pragma unroll
   for (int j = 1; j < 4; ++j) {
     if (j > block) store(j, {0, 0, 0, 0});

@@ -2,20 +2,20 @@
 
 // The factors that bring the rows of q and k to a length near 1.
 
+#include <cmath>
 #include <cstdint>
 
 #include "backends/cuda/sm90/kda/prepare/memory.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
 #include "backends/cuda/sm90/ptx/mma.cuh"
-#include "backends/cuda/sm90/ptx/sync.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
 constexpr float kKdaNormEpsilon = 1e-6f;
 
-// Of the rows group() and group() + 8. Products are taken of `in` times the row, so that float16 can hold them. With the
-// L2 norm `out` is 1; without it `in` is a power of two, and results are multiplied by `out` to make up for it:
+// Of the rows group() and group() + 8. Products are taken of `in` times the row, so that float16 can hold them. With
+// the L2 norm `out` is 1; without it `in` is a power of two, and results are multiplied by `out` to make up for it:
 //   k = k_out k^,  q = q_out q^ (the scale is in q_in with the norm, in q_out without),
 //   N = k_out N^ k_out,  with A^ = beta k_out^2 N^ and T^ = (I + A^)^-1:  T = k_in T^ k_out (row, column).
 template <class Config>
@@ -29,9 +29,7 @@ struct KdaRowScales {
   __device__ __forceinline__ float times_k_out(float x, int row) const {
     return Config::kQkL2Norm ? x : x * k_out[row];
   }
-  __device__ __forceinline__ float times_k_in(float x, int row) const {
-    return Config::kQkL2Norm ? x : x * k_in[row];
-  }
+  __device__ __forceinline__ float times_k_in(float x, int row) const { return Config::kQkL2Norm ? x : x * k_in[row]; }
 };
 
 // Sums of squares of the warp's rows: the diagonal of X X^T, of which both operands are the same registers.
@@ -46,7 +44,7 @@ struct KdaSquares {
     ptx::mma_m16n8k8<DType::kBFloat16>(high, x[2], x[3], x[3]);
   }
   __device__ __forceinline__ void diagonal(const KdaPrepareWarp<Config>& warp, float (&squares)[2]) const {
-    const int source = 4 * warp.group() + warp.group() / 2;
+    const uint32_t source = 4 * warp.group() + warp.group() / 2;
     const bool odd = warp.group() % 2;
     squares[0] = __shfl_sync(~0u, odd ? low[1] : low[0], source);
     squares[1] = __shfl_sync(~0u, odd ? high[3] : high[2], source);
@@ -97,12 +95,11 @@ __device__ __forceinline__ float inverse_power_of_two(float squares) {
 // The record gets the norms; without them, k_out stands in the room of q_norm until finish_norms().
 template <class Config>
 __device__ __forceinline__ KdaRowScales<Config> scale_rows(const KdaPrepareMemory<Config>& memory,
-                                                   const KdaPrepareWarp<Config>& warp, float scale) {
+                                                           const KdaPrepareWarp<Config>& warp, float scale) {
   KdaSquares<Config> k_squares, q_squares;
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
     uint32_t k[4], q[4];
-    ptx::bar_warp_sync();
     ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
     ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
     k_squares.add(k);
@@ -141,8 +138,8 @@ __device__ __forceinline__ KdaRowScales<Config> scale_rows(const KdaPrepareMemor
 
 // k_out of the tokens 2 quad() and the next, + first; 1 with the norm.
 template <class Config>
-__device__ __forceinline__ float2 k_out_pair(const KdaPrepareMemory<Config>& memory,
-                                             const KdaPrepareWarp<Config>& warp, int first) {
+__device__ __forceinline__ float2 k_out_pair(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
+                                             int first) {
   if constexpr (Config::kQkL2Norm) return make_float2(1, 1);
   return ptx::ld_shared_v2(memory.q_norm() + (first + 2 * warp.quad()) * 4);
 }

@@ -6,7 +6,7 @@
 
 #include "backends/cuda/sm90/kda/prepare/diagonal.cuh"
 #include "backends/cuda/sm90/kda/prepare/row_scales.cuh"
-#include "backends/cuda/sm90/ptx/wgmma.cuh"
+#include "backends/cuda/sm90/ptx/sync.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -31,43 +31,56 @@ struct KdaQueryFragments {
 };
 
 // Where the decays come from that take a block's k from its start (its end, when rows of it are deep) to the references
-// of later row blocks: row 31 for block 1 and, from blocks 2 and 3, for 0; row 47 for block 2; row 15 from block 1 for 0.
+// of later row blocks: row 31 for block 1 and, from blocks 2 and 3, for 0; row 47 for block 2; row 15 from block 1 for
+// 0.
 template <class Config, bool kDeep>
-__device__ __forceinline__ uint32_t key_copy_decay(const KdaPrepareMemory<Config>& memory, int block) {
+__device__ __forceinline__ uint32_t key_copy_decay(const KdaPrepareMemory<Config>& memory, uint32_t block) {
   const uint32_t none = memory.to_start(0);
   if (kDeep) return block == 0 ? memory.block_1() : none;
   return block == 0 ? memory.to_start(2) : block == 1 ? memory.block_1() : memory.block_2();
 }
 
-// Qd over q and Kr over k; k for the off-diagonal blocks over g: the copies of blocks 0, 1, 2 at their own rows, and the
-// second one of block 0 at those of block 3. Unless kDeep, the diagonal blocks too.
+// k of one step of 16 keys, float32, times the factors of a table, as a float16 copy.
+template <class Config>
+__device__ __forceinline__ void store_key_copy(const KdaPrepareWarp<Config>& warp, const float2 (&k)[4], uint32_t table,
+                                               int step, uint32_t address) {
+  uint32_t copy[4];
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const float2 decay = ptx::ld_shared_v2(table + (16 * step + 8 * n + 2 * warp.quad()) * 4);
+#pragma unroll
+    for (int m = 2 * n; m < 2 * n + 2; ++m) {
+      copy[m] = ptx::cvt_pair<DType::kFloat16>(k[m].x * decay.x, k[m].y * decay.y);
+    }
+  }
+  ptx::stmatrix_x4(address, copy[0], copy[1], copy[2], copy[3]);
+}
+
+// Qd over q and Kr over k; k for the off-diagonal blocks over g: the copies of blocks 0, 1, 2 at their own rows, and
+// the second one of block 0 at those of block 3. Unless kDeep, the diagonal blocks too.
 template <class Config, bool kDeep>
 __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config>& memory,
-                                                   const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
+                                                   const KdaPrepareWarp<Config>& warp,
+                                                   const KdaRowScales<Config>& scales,
                                                    float (&L)[2 * Config::kSteps][4], KdaDiagonalBlocks& blocks,
                                                    KdaQueryFragments<Config>& queries) {
   constexpr auto kBf16 = DType::kBFloat16;
   constexpr auto kFp16 = DType::kFloat16;
-  const int block = warp.block;
+  const uint32_t block = warp.block;
   const uint32_t to_start = memory.to_start(block), to_end = memory.from_start(kDeep ? block + 1 : block);
   const uint32_t copy_decay = key_copy_decay<Config, kDeep>(memory, block);
-  const uint32_t second_copy_decay = memory.to_start(kDeep ? 0 : 1);
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
-#pragma unroll
-    for (int later = 2 * step; later < 2 * Config::kSteps; ++later) ptx::pin_registers(L[later]);
-    ptx::bar_warp_sync();
-    uint32_t k[4], q[4], qd[4], kr[4], copy[4], second_copy[4];
+    ptx::bar_warp_sync();  // else ptxas begins with later steps, for which registers are too scarce
+    uint32_t k[4], q[4], qd[4], kr[4];
+    float2 k_minus[4];
     ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
     ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      ptx::bar_warp_sync();
       const uint32_t column = (16 * step + 8 * n + 2 * warp.quad()) * 4;
       const float2 start = ptx::ld_shared_v2(to_start + column), end = ptx::ld_shared_v2(to_end + column);
-      const float2 moved = ptx::ld_shared_v2(copy_decay + column);
-      float2 second_moved = {}, l_end = {};
-      if (block == 0) second_moved = ptx::ld_shared_v2(second_copy_decay + column);
+      float2 l_end = {};
       if (kDeep) l_end = ptx::ld_shared_v2(memory.block_sum(block) + column);
       KdaDiagonalFactors factors;
 #pragma unroll
@@ -79,32 +92,28 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
         const float k_x = k_pair.x * scales.k_in[i], k_y = k_pair.y * scales.k_in[i];
         const float k_plus_x = k_x * decay_x, k_plus_y = k_y * decay_y;
         const float q_plus_x = q_pair.x * scales.q_in[i] * decay_x, q_plus_y = q_pair.y * scales.q_in[i] * decay_y;
-        const float k_minus_x = k_x * ptx::ex2_approx(kDeep ? l_end.x - l_x : -l_x);
-        const float k_minus_y = k_y * ptx::ex2_approx(kDeep ? l_end.y - l_y : -l_y);
+        k_minus[m].x = k_x * ptx::ex2_approx(kDeep ? l_end.x - l_x : -l_x);
+        k_minus[m].y = k_y * ptx::ex2_approx(kDeep ? l_end.y - l_y : -l_y);
 
         queries.q[step][m] = ptx::cvt_pair<kFp16>(q_plus_x, q_plus_y);
         queries.k[step][m] = ptx::cvt_pair<kFp16>(k_plus_x, k_plus_y);
-        copy[m] = ptx::cvt_pair<kFp16>(k_minus_x * moved.x, k_minus_y * moved.y);
-        second_copy[m] = ptx::cvt_pair<kFp16>(k_minus_x * second_moved.x, k_minus_y * second_moved.y);
-        qd[m] = ptx::cvt_pair<kBf16>(scales.times_q_out(q_plus_x * start.x, i),
-                                     scales.times_q_out(q_plus_y * start.y, i));
-        kr[m] = ptx::cvt_pair<kBf16>(scales.times_k_out(k_minus_x * end.x, i), scales.times_k_out(k_minus_y * end.y, i));
+        qd[m] =
+            ptx::cvt_pair<kBf16>(scales.times_q_out(q_plus_x * start.x, i), scales.times_q_out(q_plus_y * start.y, i));
+        kr[m] = ptx::cvt_pair<kBf16>(scales.times_k_out(k_minus[m].x * end.x, i),
+                                     scales.times_k_out(k_minus[m].y * end.y, i));
 
         if (!kDeep) {
           factors.set_q(i, q_plus_x, q_plus_y);
-          factors.set_k(i, k_plus_x, k_plus_y, k_minus_x, k_minus_y);
+          factors.set_k(i, k_plus_x, k_plus_y, k_minus[m].x, k_minus[m].y);
         }
       }
       if (!kDeep) blocks.add(factors);
     }
     ptx::stmatrix_x4(warp.fragment(memory.qd(), step), qd[0], qd[1], qd[2], qd[3]);
     ptx::stmatrix_x4(warp.fragment(memory.kr(), step), kr[0], kr[1], kr[2], kr[3]);
-    const uint32_t copy_address = warp.fragment(memory.w(), step);
-    if (block < 3) ptx::stmatrix_x4(copy_address, copy[0], copy[1], copy[2], copy[3]);
-    if (block == 0) {
-      ptx::stmatrix_x4(copy_address + 48 * kPanelRowBytes, second_copy[0], second_copy[1], second_copy[2],
-                       second_copy[3]);
-    }
+    const uint32_t copy = warp.fragment(memory.w(), step);
+    if (block < 3) store_key_copy(warp, k_minus, copy_decay, step, copy);
+    if (block == 0) store_key_copy(warp, k_minus, memory.to_start(kDeep ? 0 : 1), step, copy + 48 * kPanelRowBytes);
   }
 }
 
