@@ -214,9 +214,9 @@ class AttentionBwdByKeys {
   }
 
   __device__ __forceinline__ void add_dq_of_previous(const float (&accum)[Config::kDqRegisters]) {
-    await_dq_turn(storage_, params_, num_steps_ - 1);
+    await_dq_turn(storage_, params_, warpgroup_idx_, num_steps_ - 1);
     add_dq<Config>(params_, accum, row_block_ - 1, warpgroup_idx_);
-    end_dq_turn(storage_, params_);
+    end_dq_turn(storage_, params_, warpgroup_idx_);
   }
 
   // The queries of the step's block that this thread's first key is visible to, counted from the thread's first query.

@@ -29,8 +29,10 @@ __device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& stora
     ptx::mbarrier_init(&storage.bar_work_full[i], 1);
     ptx::mbarrier_init(&storage.bar_work_empty[i], kConsumers + 1 + (in_turn ? 2 : 0));  // and the producer
   }
-  ptx::mbarrier_init(&storage.bar_dq_turn, 2);
-  ptx::mbarrier_init(&storage.bar_dq_added, kTwo);
+  for (int i = 0; i < kDqAdders; ++i) {
+    ptx::mbarrier_init(&storage.bar_dq_turn[i], 2);
+    ptx::mbarrier_init(&storage.bar_dq_added[i], kWarpgroupWarps);
+  }
   ptx::mbarrier_init(&storage.bar_claim, 1);
   ptx::fence_mbarrier_init();
 }
