@@ -131,8 +131,8 @@ class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Co
 
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(accum_dp);
-    release(&storage_.bar_q_empty[stage]);
-    release(&storage_.bar_d_out_empty[stage]);
+    ptx::mbarrier_arrive(&storage_.bar_q_empty[stage]);
+    ptx::mbarrier_arrive(&storage_.bar_d_out_empty[stage]);
 #pragma unroll
     for (int i = 0; i < Config::kFragmentRegisters; ++i) {
       const float row_delta = delta[i & 1];

@@ -13,13 +13,16 @@ __device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& stora
   constexpr int kWarpgroupWarps = kWarpgroupThreads / kWarpThreads;
   constexpr int kConsumers = Config::kConsumerWarpgroups * kWarpgroupWarps;
   constexpr int kTwo = 2 * kWarpgroupWarps;
+  // Here each thread arrives that has read lse and delta: racecheck knows no order of those reads before the arrival of
+  // another thread, and it costs nothing.
+  constexpr int kRowsReaders = kWarpgroupThreads + (Config::kByKeys ? kWarpgroupThreads : kWarpgroupWarps);
   ptx::mbarrier_init(&storage.bar_kv_full, 1);
   ptx::mbarrier_init(&storage.bar_kv_empty, kConsumers);
   for (int i = 0; i < Config::kStages; ++i) {
     ptx::mbarrier_init(&storage.bar_q_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_q_empty[i], kTwo);
+    ptx::mbarrier_init(&storage.bar_q_empty[i], kRowsReaders);
     ptx::mbarrier_init(&storage.bar_d_out_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_d_out_empty[i], kTwo);
+    ptx::mbarrier_init(&storage.bar_d_out_empty[i], kRowsReaders);
     ptx::mbarrier_init(&storage.bar_ds_full[i], Config::kByKeys ? kTwo : kWarpgroupWarps);
     ptx::mbarrier_init(&storage.bar_ds_empty[i], kTwo);
     ptx::mbarrier_init(&storage.bar_p_full[i], kWarpgroupWarps);
