@@ -68,8 +68,9 @@ class Planner {
 
   // How many kv heads are worked on side by side, key block by key block.
   int64_t section_heads(int64_t q_len, int64_t k_len, int64_t key_blocks) const {
-    // In turn, as many as run at once, so that the key blocks of a head begin one after the other, as their turns come.
-    if (params_.deterministic) return div_up(kMultiprocessors, std::max<int64_t>(key_blocks, 1));
+    // In turn, half as many again as run at once: the key blocks of a head begin one after the other, as their turns
+    // come, with some time between them. More would not stay in the cache.
+    if (params_.deterministic) return div_up(kMultiprocessors * 3 / 2, std::max<int64_t>(key_blocks, 1));
     // Where the first keys are seen by the most queries, many, to make room to start with the longest tiles; else one
     // after the other, which keeps its rows in the cache.
     const bool uneven = options_.window_right < k_len && options_.window_left >= k_len;

@@ -34,8 +34,7 @@ class AttentionFwdConsumer {
         ptx::bar_arrive(kBarrierTurn, 2 * kWarpgroupThreads);  // the first turn is the first warpgroup's
       }
     }
-#pragma unroll
-    for (int i = 0; i < Config::kOutRegisters; ++i) accum_o_[i] = 0;
+    clear_output();
 
     const AttentionFwdWork* work = next_work();
     load_query();
@@ -121,7 +120,7 @@ class AttentionFwdConsumer {
     finish_output(num_keys_ - 2);
     store(work, factor);
     round_probabilities();
-    has_output_ = 0;
+    clear_output();
     if (last) finish_single(following);
   }
 
@@ -246,10 +245,9 @@ class AttentionFwdConsumer {
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Config::kBlockN / 16; ++k) {
-      Product::template rs<1>(accum_o_, frag_p_ + 4 * k, v_tile + Tile::inner_rows_step(k), k > 0 ? 1 : has_output_);
+      Product::template rs<1>(accum_o_, frag_p_ + 4 * k, v_tile + Tile::inner_rows_step(k), 1);
     }
     ptx::wgmma_commit_group();
-    has_output_ = 1;
   }
   __device__ __forceinline__ void finish_output(uint32_t count) {
     ptx::wgmma_wait_group<0>();
@@ -264,6 +262,12 @@ class AttentionFwdConsumer {
     for (int i = 0; i < Config::kProbabilityRegisters; ++i) {
       frag_p_[i] = ptx::cvt_pair<Config::kType>(accum_s_[2 * i], accum_s_[2 * i + 1]);
     }
+  }
+
+  // Before a tile's first P V.
+  __device__ __forceinline__ void clear_output() {
+#pragma unroll
+    for (int i = 0; i < Config::kOutRegisters; ++i) accum_o_[i] = 0;
   }
 
   __device__ __forceinline__ void rescale_output() {
@@ -299,7 +303,6 @@ class AttentionFwdConsumer {
   uint32_t frag_q_[Config::kTile.query_in_registers ? Config::kQueryRegisters : 1];
 
   OnlineSoftmax<Config> softmax_;
-  int has_output_ = 0;      // 0: the tile's first P V overwrites accum_o_
   uint32_t num_keys_ = 0;   // key tiles that are done with; value tiles are one behind
   uint32_t num_tiles_ = 0;  // tiles begun
 };

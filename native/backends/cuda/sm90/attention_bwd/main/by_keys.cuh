@@ -138,7 +138,7 @@ class AttentionBwdByKeys {
     ptx::wgmma_wait_group<kFirst ? 0 : 1>();
     ptx::pin_registers(accum_dv_);
     ptx::pin_registers(frag_p);
-    release(&storage_.bar_d_out_empty[stage]);
+    ptx::mbarrier_arrive(&storage_.bar_d_out_empty[stage]);
 
     issue_gradient(accum_dk_, frag_ds, storage_.smem_q[0].bytes, stage);
     if constexpr (!kFirst) {
@@ -150,7 +150,7 @@ class AttentionBwdByKeys {
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(accum_dk_);
     ptx::pin_registers(frag_ds);
-    release(&storage_.bar_q_empty[stage]);
+    ptx::mbarrier_arrive(&storage_.bar_q_empty[stage]);
     ++num_steps_;
     ++row_block_;
   }
@@ -214,9 +214,9 @@ class AttentionBwdByKeys {
   }
 
   __device__ __forceinline__ void add_dq_of_previous(const float (&accum)[Config::kDqRegisters]) {
-    await_dq_turn(storage_, params_, num_steps_ - 1);
+    await_dq_turn(storage_, params_, warpgroup_idx_, num_steps_ - 1);
     add_dq<Config>(params_, accum, row_block_ - 1, warpgroup_idx_);
-    end_dq_turn(storage_, params_);
+    end_dq_turn(storage_, params_, warpgroup_idx_);
   }
 
   // The queries of the step's block that this thread's first key is visible to, counted from the thread's first query.

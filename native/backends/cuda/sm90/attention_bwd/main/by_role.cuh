@@ -64,16 +64,22 @@ class AttentionBwdRole {
 
   __device__ __forceinline__ void walk(const AttentionBwdWork& work) {
     const int m_first = uniform(work.m_first), m_last = uniform(work.m_last);
+    if (m_first > m_last) return;
     int head_block = uniform(work.row_block);
+    role().template step<true>(work, m_first, head_block + m_first);
+    ++num_steps_;
+    int m = m_first + 1;
 #pragma unroll 1
     for (int head = 0; head < params_.group; ++head) {
 #pragma unroll 1
-      for (int m = m_first; m <= m_last; ++m) {
-        role().step(work, m, head_block + m);
+      for (; m <= m_last; ++m) {
+        role().template step<false>(work, m, head_block + m);
         ++num_steps_;
       }
       head_block += params_.row_blocks;
+      m = m_first;
     }
+    role().end_steps();
   }
 
   uint32_t num_steps_ = 0;  // done
@@ -100,8 +106,10 @@ class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Co
       : Base(storage, params), first_row_(threadIdx.x / kWarpThreads % 4 * 16) {}
 
   __device__ __forceinline__ void begin_tile() {}
+  __device__ __forceinline__ void end_steps() {}
   __device__ __forceinline__ void end_tile(const AttentionBwdWork& work) { release(&storage_.bar_kv_empty); }
 
+  template <bool kFirst>
   __device__ __forceinline__ void step(const AttentionBwdWork& work, int m, int row_block) {
     const uint32_t stage = this->stage(), parity = this->parity();
     float accum_s[Config::kScoreRegisters], accum_dp[Config::kScoreRegisters];
@@ -123,8 +131,8 @@ class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Co
 
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(accum_dp);
-    release(&storage_.bar_q_empty[stage]);
-    release(&storage_.bar_d_out_empty[stage]);
+    ptx::mbarrier_arrive(&storage_.bar_q_empty[stage]);
+    ptx::mbarrier_arrive(&storage_.bar_d_out_empty[stage]);
 #pragma unroll
     for (int i = 0; i < Config::kFragmentRegisters; ++i) {
       const float row_delta = delta[i & 1];
@@ -227,10 +235,13 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
   static constexpr int kColumns = kOfValues ? Config::kVDim : Config::kQkDim;
   // Two products side by side: ptxas has 128 registers for an instruction here, not enough for 256 columns.
   static constexpr int kLeftColumns = 2 * kPanelColumns, kRightColumns = kColumns - kLeftColumns;
+  static constexpr int kAdder = kOfValues ? 0 : 1;
   // The first gets the larger share of the parts of dQ: it never has more columns.
   static constexpr int kValuesParts = (Config::kDqParts + 1) / 2;
   static constexpr int kFirstPart = kOfValues ? 0 : kValuesParts;
-  static constexpr int kEndPart = kOfValues ? kValuesParts : Config::kDqParts;
+  static constexpr int kParts = kOfValues ? kValuesParts : Config::kDqParts - kValuesParts;
+  static_assert(kParts == 1 || kParts == 2);
+  static_assert(Config::kStages == 2);
   using DqProduct = ptx::Wgmma<Config::kType, kPanelColumns>;
 
  public:
@@ -243,6 +254,11 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
 #pragma unroll
     for (float& value : right_) value = 0;
   }
+  __device__ __forceinline__ void end_steps() {
+    add_first_part();
+    ptx::wgmma_wait_group<0>();
+    add_second_part();
+  }
   __device__ __forceinline__ void end_tile(const AttentionBwdWork& work) {
     release(&storage_.bar_kv_empty);
     const float factor = kOfValues ? 1.0f : params_.scale;
@@ -254,34 +270,43 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
     }
   }
 
+  template <bool kFirst>
   __device__ __forceinline__ void step(const AttentionBwdWork& work, int m, int row_block) {
     const uint32_t stage = this->stage(), parity = this->parity();
     uint64_t* rows_full = kOfValues ? storage_.bar_d_out_full : storage_.bar_q_full;
     ptx::mbarrier_wait(&rows_full[stage], parity);
     ptx::mbarrier_wait(&(kOfValues ? storage_.bar_p_full : storage_.bar_ds_full)[stage], parity);
     issue_sum(stage);
+    // Under the sum, dQ of the step before: its turn to be added need not have come earlier.
+    if constexpr (!kFirst) add_first_part();
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(left_);
+    if constexpr (kRightColumns > 0) ptx::pin_registers(right_);
+    release(&(kOfValues ? storage_.bar_d_out_empty : storage_.bar_q_empty)[stage]);
+    if constexpr (kOfValues) release(&storage_.bar_p_empty[stage]);
+    if constexpr (!kFirst) add_second_part();
+
     if constexpr (kOfValues) ptx::mbarrier_wait(&storage_.bar_ds_full[stage], parity);
-#pragma unroll
-    for (int part = kFirstPart; part < kEndPart; ++part) {
-      float accum_dq[Config::kDqRegisters];
-      issue_dq(accum_dq, part, stage);
-      if (part == kFirstPart) {
-        ptx::wgmma_wait_group<1>();
-        ptx::pin_registers(left_);
-        if constexpr (kRightColumns > 0) ptx::pin_registers(right_);
-        release(&(kOfValues ? storage_.bar_d_out_empty : storage_.bar_q_empty)[stage]);
-        if constexpr (kOfValues) release(&storage_.bar_p_empty[stage]);
-      }
-      ptx::wgmma_wait_group<0>();
-      ptx::pin_registers(accum_dq);
-      if (part == kEndPart - 1) release(&storage_.bar_ds_empty[stage]);
-      if (part == kFirstPart) await_dq_turn(storage_, params_, this->num_steps());
-      add_dq<Config>(params_, accum_dq, row_block, part);
-    }
-    end_dq_turn(storage_, params_);
+    issue_dq(kFirstPart, stage);
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(accum_dq_);
+    dq_row_block_ = row_block;
   }
 
  private:
+  // Of dQ of the step before, whose first part has been computed: adds it and issues the other, if there is one.
+  __device__ __forceinline__ void add_first_part() {
+    await_dq_turn(storage_, params_, kAdder, this->num_steps() - 1);
+    add_dq<Config>(params_, accum_dq_, dq_row_block_, kFirstPart);
+    if constexpr (kParts == 2) issue_dq(kFirstPart + 1, this->stage() ^ 1);
+  }
+  __device__ __forceinline__ void add_second_part() {
+    ptx::pin_registers(accum_dq_);
+    release(&storage_.bar_ds_empty[this->stage() ^ 1]);
+    if constexpr (kParts == 2) add_dq<Config>(params_, accum_dq_, dq_row_block_, kFirstPart + 1);
+    end_dq_turn(storage_, params_, kAdder);
+  }
+
   __device__ __forceinline__ void issue_sum(uint32_t stage) {
     const uint8_t* scores = kOfValues ? storage_.smem_p.tiles[0].bytes : storage_.smem_ds[0].bytes;
     const uint8_t* rows = kOfValues ? storage_.smem_d_out[0].bytes : storage_.smem_q[0].bytes;
@@ -303,22 +328,25 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
   }
 
   // 64 columns of dQ.
-  __device__ __forceinline__ void issue_dq(float (&accum)[Config::kDqRegisters], int part, uint32_t stage) {
+  __device__ __forceinline__ void issue_dq(int part, uint32_t stage) {
     const uint64_t a = ScoreTile::inner_columns_descriptor(ptx::shared_address(storage_.smem_ds[0].bytes)) +
                        stage * ScoreTile::kStageStep;
     const uint64_t b =
         KeyTile::inner_rows_descriptor(ptx::shared_address(storage_.smem_k.bytes)) + part * KeyTile::kPanelStep;
-    ptx::pin_registers(accum);
+    ptx::pin_registers(accum_dq_);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Config::kBlockN / 16; ++k) {
-      DqProduct::template ss<0, 1>(accum, a + ScoreTile::inner_columns_step(k), b + KeyTile::inner_rows_step(k), k > 0);
+      DqProduct::template ss<0, 1>(accum_dq_, a + ScoreTile::inner_columns_step(k), b + KeyTile::inner_rows_step(k),
+                                   k > 0);
     }
     ptx::wgmma_commit_group();
   }
 
   float left_[kLeftColumns / 2];
   float right_[kRightColumns > 0 ? kRightColumns / 2 : 1];
+  float accum_dq_[Config::kDqRegisters];
+  int dq_row_block_;  // of the step before
 };
 
 }  // namespace warpgrad::cuda::sm90

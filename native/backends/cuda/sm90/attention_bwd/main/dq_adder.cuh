@@ -31,14 +31,14 @@ __device__ __forceinline__ void add_dq(const AttentionBwdKernelParams& params,
 // Before the additions of the `step`th row block of this block of threads.
 template <class Config>
 __device__ __forceinline__ void await_dq_turn(AttentionBwdStorage<Config>& storage,
-                                              const AttentionBwdKernelParams& params, uint32_t step) {
-  if (params.dq_turn != nullptr) ptx::mbarrier_wait(&storage.bar_dq_turn, step & 1);
+                                              const AttentionBwdKernelParams& params, int adder, uint32_t step) {
+  if (params.dq_turn != nullptr) ptx::mbarrier_wait(&storage.bar_dq_turn[adder], step & 1);
 }
 // After them.
 template <class Config>
 __device__ __forceinline__ void end_dq_turn(AttentionBwdStorage<Config>& storage,
-                                            const AttentionBwdKernelParams& params) {
-  if (params.dq_turn != nullptr) ptx::mbarrier_arrive_once(&storage.bar_dq_added);
+                                            const AttentionBwdKernelParams& params, int adder) {
+  if (params.dq_turn != nullptr) ptx::mbarrier_arrive_once(&storage.bar_dq_added[adder]);
 }
 
 // Calls `take(row_block, rank)` for every step of every tile: `rank` key blocks add to the row block before this one.
@@ -69,9 +69,10 @@ __device__ __forceinline__ void take_dq_turns(AttentionBwdStorage<Config>& stora
   for_each_dq_turn(storage, params, [&](int row_block, int rank) {
     while (ptx::ld_acquire(params.dq_turn + row_block) != rank) {
     }
-    // One arrival of this thread a step.
-    if (num_steps > 0) ptx::mbarrier_wait(&storage.bar_dq_turn, (num_steps - 1) & 1);
-    ptx::mbarrier_arrive(&storage.bar_dq_turn);
+    for (uint64_t& turn_barrier : storage.bar_dq_turn) {
+      if (num_steps > 0) ptx::mbarrier_wait(&turn_barrier, (num_steps - 1) & 1);  // one arrival of this thread a step
+      ptx::mbarrier_arrive(&turn_barrier);
+    }
     ++num_steps;
   });
 }
@@ -80,12 +81,14 @@ template <class Config>
 __device__ __forceinline__ void pass_dq_turns(AttentionBwdStorage<Config>& storage,
                                               const AttentionBwdKernelParams& params) {
   uint32_t num_steps = 0;
-  ptx::mbarrier_arrive(&storage.bar_dq_turn);
+  for (uint64_t& turn_barrier : storage.bar_dq_turn) ptx::mbarrier_arrive(&turn_barrier);
   for_each_dq_turn(storage, params, [&](int row_block, int rank) {
-    ptx::mbarrier_wait(&storage.bar_dq_added, num_steps & 1);
+    for (int adder = 0; adder < kDqAdders; ++adder) {
+      ptx::mbarrier_wait(&storage.bar_dq_added[adder], num_steps & 1);
+      // The step after may add once this one is seen to be done, before it is made known.
+      ptx::mbarrier_arrive(&storage.bar_dq_turn[adder]);
+    }
     ++num_steps;
-    // The step after may add once this one is seen to be done, before it is made known.
-    ptx::mbarrier_arrive(&storage.bar_dq_turn);
     // NOTE: the release orders what the warpgroups have added as well, since the barrier above orders that before it.
     ptx::st_release(params.dq_turn + row_block, rank + 1);
   });

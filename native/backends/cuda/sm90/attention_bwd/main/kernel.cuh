@@ -13,13 +13,16 @@ __device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& stora
   constexpr int kWarpgroupWarps = kWarpgroupThreads / kWarpThreads;
   constexpr int kConsumers = Config::kConsumerWarpgroups * kWarpgroupWarps;
   constexpr int kTwo = 2 * kWarpgroupWarps;
+  // Here each thread arrives that has read lse and delta: racecheck knows no order of those reads before the arrival of
+  // another thread, and it costs nothing.
+  constexpr int kRowsReaders = kWarpgroupThreads + (Config::kByKeys ? kWarpgroupThreads : kWarpgroupWarps);
   ptx::mbarrier_init(&storage.bar_kv_full, 1);
   ptx::mbarrier_init(&storage.bar_kv_empty, kConsumers);
   for (int i = 0; i < Config::kStages; ++i) {
     ptx::mbarrier_init(&storage.bar_q_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_q_empty[i], kTwo);
+    ptx::mbarrier_init(&storage.bar_q_empty[i], kRowsReaders);
     ptx::mbarrier_init(&storage.bar_d_out_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_d_out_empty[i], kTwo);
+    ptx::mbarrier_init(&storage.bar_d_out_empty[i], kRowsReaders);
     ptx::mbarrier_init(&storage.bar_ds_full[i], Config::kByKeys ? kTwo : kWarpgroupWarps);
     ptx::mbarrier_init(&storage.bar_ds_empty[i], kTwo);
     ptx::mbarrier_init(&storage.bar_p_full[i], kWarpgroupWarps);
@@ -29,8 +32,10 @@ __device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& stora
     ptx::mbarrier_init(&storage.bar_work_full[i], 1);
     ptx::mbarrier_init(&storage.bar_work_empty[i], kConsumers + 1 + (in_turn ? 2 : 0));  // and the producer
   }
-  ptx::mbarrier_init(&storage.bar_dq_turn, 2);
-  ptx::mbarrier_init(&storage.bar_dq_added, kTwo);
+  for (int i = 0; i < kDqAdders; ++i) {
+    ptx::mbarrier_init(&storage.bar_dq_turn[i], 2);
+    ptx::mbarrier_init(&storage.bar_dq_added[i], kWarpgroupWarps);
+  }
   ptx::mbarrier_init(&storage.bar_claim, 1);
   ptx::fence_mbarrier_init();
 }

@@ -10,6 +10,8 @@ namespace warpgrad::cuda::sm90 {
 
 constexpr int kBwdWorkSlots = 2;  // the producer may be a tile ahead of the consumers
 
+constexpr int kDqAdders = 2;  // the warpgroups that compute dQ
+
 template <class Config>
 struct AttentionBwdStorage {
   static constexpr int kStages = Config::kStages;
@@ -31,7 +33,7 @@ struct AttentionBwdStorage {
   uint64_t bar_p_full[kStages], bar_p_empty[kStages];
   uint64_t bar_work_full[kBwdWorkSlots], bar_work_empty[kBwdWorkSlots];
   uint64_t bar_claim;
-  uint64_t bar_dq_turn, bar_dq_added;
+  uint64_t bar_dq_turn[kDqAdders], bar_dq_added[kDqAdders];
   AttentionBwdWork work[kBwdWorkSlots];
 };
 
