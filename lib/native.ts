@@ -221,7 +221,7 @@ function load(): NativeModule {
     throw new WarpgradError(
       'ERR_WARPGRAD_BINARY',
       `warpgrad: the native addon can't be loaded on ${process.platform}-${process.arch}, Node ${process.version}: ` +
-        `${(error as Error).message}. Prebuilt binaries are for Linux x64 with glibc 2.34 or later; elsewhere build from ` +
+        `${(error as Error).message.replace(/\.$/, '')}. Prebuilt binaries are for Linux x64 with glibc 2.34 or later; elsewhere build from ` +
         'source with `npm rebuild warpgrad` (needs CMake and a C++20 compiler). Bundlers must leave warpgrad external.',
       { cause: error },
     );

@@ -291,7 +291,7 @@ export class Tensor {
   /**
    * Overwrites the elements with those of `source`, converted to this dtype, after all work that was enqueued on them. For
    * tensors that a captured graph reads: everything else in this package writes a tensor once. On a GPU it waits for reads
-   * of more than 16 MiB that are under way, as a replay does.
+   * of more than 16 MiB that are under way, as a replay does. What an operation failed to write stays failed.
    * @param source of the same shape, on any device
    */
   copyFrom(source: Tensor, options: { stream?: Stream } = {}): void {

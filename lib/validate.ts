@@ -87,7 +87,8 @@ export function expectShapeOption(caller: string, shape: unknown): readonly numb
 /** Checks the number of a dimension. @throws WarpgradRangeError */
 export function expectDim(caller: string, dim: unknown, rank: number): void {
   if (Number.isInteger(dim) && (dim as number) >= 0 && (dim as number) < rank) return;
-  throw new WarpgradRangeError(`${caller}: expected a dimension from 0 to ${rank - 1}, got ${describe(dim)}`);
+  const expected = rank === 0 ? 'no dimension, as the tensor has none' : `a dimension from 0 to ${rank - 1}`;
+  throw new WarpgradRangeError(`${caller}: expected ${expected}, got ${describe(dim)}`);
 }
 
 /** A finite number, or `fallback` when undefined. @throws WarpgradTypeError, WarpgradRangeError */

@@ -49,6 +49,10 @@ describe('data and shapes', () => {
     );
   });
 
+  test('a dimension of a tensor without any', () => {
+    expectError(() => Tensor.from(3).slice(0, 0, 1), 'ERR_OUT_OF_RANGE', /^slice: expected no dimension, .* got 0$/);
+  });
+
   test('-0 is 0', () => {
     expect(Tensor.zeros([-0]).shape).toEqual([0]);
     expect(Tensor.zeros([3]).slice(0, 0, -0).shape).toEqual([0]);

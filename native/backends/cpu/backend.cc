@@ -30,8 +30,9 @@ CpuBackend::~CpuBackend() {
 
 void CpuBackend::configure(int num_threads, Isa isa) {
   for (const auto& state : streams_) state->block_until(state->enqueued());
-  engine_->isa = isa;
+  // First what may fail, so that it changes nothing then.
   if (num_threads != engine_->pool->num_threads()) engine_->pool = std::make_shared<ThreadPool>(num_threads);
+  engine_->isa = isa;
 }
 
 double CpuBackend::micro_kernel_gflops(DType dtype) {
@@ -56,7 +57,7 @@ StoragePtr CpuBackend::adopt(void* data, size_t bytes, Stream&, std::shared_ptr<
 }
 
 void CpuBackend::write(Stream&, StoragePtr storage, const void* host, size_t bytes) {
-  std::memcpy(storage->data(), host, bytes);
+  if (bytes > 0) std::memcpy(storage->data(), host, bytes);  // an empty array may have no address
 }
 
 void CpuBackend::read(Stream& stream, void* host, const TensorView& src, StorageUses uses) {
