@@ -133,6 +133,7 @@ describeCuda("the public tests' shapes", () => {
     packed(4, 128, 0, 100, 300, 1200, 2000),
     packed(4, 128, 0, 101, 303, 1205, 3007, 4096),
     { T: 5000, heads: [2, 2], dims: [128, 128] },
+    { T: 70_000, heads: [1, 1], dims: [64, 64] }, // fla 906: past 65,536
     { T: 4097, heads: [1, 1], dims: [128, 128], gate: 'given', decay: weak },
     { T: 4096, heads: [1, 2], dims: [64, 64], gate: 'softplus', saveIntermediates: true },
   ];
