@@ -12,11 +12,11 @@ const { chart, markdown, terminal } = require('./gpu/report.cjs');
 const NAMES = Object.keys(OPERATIONS);
 const USAGE = `Usage: gpu.cjs [--op NAME] [--cases PATTERN] [--quick] [--no-peers] [--ncu] [--json] [--out DIR]
 
-Measures an operation beside PyTorch's implementations of it, on one GPU in one run. Results are checked first.
+Measures an operation beside its public implementations, on one GPU in one run. Results are checked first.
 
   --op NAME         ${NAMES.join(' or ')} (default: all)
   --cases PATTERN   only cases whose name the regular expression finds
-  --quick           fewer rounds
+  --quick           fewer rounds, and no curves
   --no-peers        this package alone: needs no Python
   --ncu             instead: cycles and tensor-core use of the main kernels, through Nsight Compute
   --json            the results as JSON

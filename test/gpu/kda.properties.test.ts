@@ -14,6 +14,7 @@ import {
 } from '../support/kdaProperties';
 import { Random } from '../support/random';
 import { kdaOptions, runKda, toTensor, type KdaResults } from '../support/run';
+import { kdaNaturalsByCpu, kdaToleranceOnGpu } from '../support/tolerance';
 
 // Expected values: what a test states; for a sequence in parts, the CPU backend in float32.
 
@@ -62,7 +63,7 @@ describeCuda('KDA, what holds of every result', () => {
     const random = new Random('KDA cuts');
     const item = full(random, 150, [128, 128], { B: 2 });
     const expected = await runKda(item, { dtype: 'float32' });
-    const whole = await run(item);
+    const naturals: Partial<Record<keyof KdaResults, number>> = await kdaNaturalsByCpu(item);
     const cut = random.integer(2, 148);
     for (const lengths of [
       [1, 149],
@@ -72,11 +73,7 @@ describeCuda('KDA, what holds of every result', () => {
     ]) {
       // prettier-ignore
       const parts = await runKdaInParts(item, lengths, 'bfloat16', CUDA);
-      // What the parts may be off by: twice what one call is, and one rounding of each part's results.
-      const failures = failuresOf(parts, expected, (name) => {
-        const alone = whole[name].data.reduce((most, value, at) => Math.max(most, Math.abs(value - expected[name].data[at])), 0); // prettier-ignore
-        return { maxAbs: 2 * alone + 2 ** -8 * maxAbs(expected[name].data) };
-      });
+      const failures = failuresOf(parts, expected, (name) => kdaToleranceOnGpu(name, expected[name], naturals));
       expect({ lengths, failures }).toEqual({ lengths, failures: [] });
     }
   });

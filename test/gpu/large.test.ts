@@ -1,4 +1,4 @@
-import { attentionForward, Tensor } from '../../lib';
+import { attentionForward, kdaBackward, kdaForward, Tensor } from '../../lib';
 import { attentionForwardReference } from '../../lib/reference/attention';
 import { expectBitwiseEqual, failuresOf } from '../support/compare';
 import { CUDA, describeCuda } from '../support/cuda';
@@ -7,7 +7,7 @@ import { Random } from '../support/random';
 import { readAll, toTensor } from '../support/run';
 import { randomTolerance } from '../support/tolerance';
 
-// flash-attention 2611, 1841: rows, strides and totals past 2^31 elements.
+// flash-attention 2611, 1841; fla 1080: rows, strides and totals past 2^31 elements.
 
 describeCuda('element offsets past 2^31', () => {
   test('rows far apart', async () => {
@@ -49,5 +49,37 @@ describeCuda('element offsets past 2^31', () => {
       layout === 'packed' ? lse.slice(1, (REPEATS - 1) * LENGTH, REPEATS * LENGTH) : lse.slice(0, REPEATS - 1, REPEATS);
     expectBitwiseEqual('lse of the last sequence', await lastLse.data(), await expected.lse.data());
     for (const tensor of [out, lse, expected.out, expected.lse]) tensor.dispose();
+  });
+
+  test('KDA of 2.2 thousand million elements', async () => {
+    const [REPEATS, LENGTH, H, D] = [2048, 1040, 8, 128];
+    const random = new Random('many elements of KDA');
+    const one = Array.from({ length: 5 }, () => toTensor(random.tensor([1, LENGTH, H, D]), 'bfloat16', CUDA));
+    const logits = toTensor(random.tensor([1, LENGTH, H]), 'bfloat16', CUDA);
+    const repeated = (tensor: Tensor) => tensor.expand([REPEATS, ...tensor.shape.slice(1)]).contiguous();
+    const run = ([q, k, v, g, dOut]: Tensor[], beta: Tensor) => {
+      const { out, saved } = kdaForward(q, k, v, g, beta, {
+        qkL2Norm: true,
+        betaLogits: true,
+        gate: { lowerBound: -5 },
+      });
+      const gradients = kdaBackward(dOut, saved);
+      saved.dispose();
+      return { out, ...gradients } as Record<string, Tensor>;
+    };
+    const expected = run(one, logits);
+    const [many, manyLogits] = [one.map(repeated), repeated(logits)];
+    expect(many[0].size).toBeGreaterThan(2 ** 31);
+    const actual = run(many, manyLogits);
+    for (const [name, tensor] of Object.entries(expected)) {
+      const first = await tensor.data();
+      for (const n of [0, 1, REPEATS / 2, REPEATS - 1]) {
+        using part = actual[name].slice(0, n, n + 1);
+        expectBitwiseEqual(`${name} of entry ${n}`, await part.data(), first);
+      }
+    }
+    [...one, logits, ...many, manyLogits, ...Object.values(expected), ...Object.values(actual)].forEach((tensor) =>
+      tensor.dispose(),
+    );
   });
 });

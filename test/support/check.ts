@@ -4,7 +4,14 @@ import { failuresOf } from './compare';
 import type { Operand } from './dtypes';
 import { kdaReference, roundedKdaCase, type KdaCase } from './kdaCases';
 import { runAttention, runKda, type AttentionResults, type KdaResults, type KdaRun } from './run';
-import { attentionNaturals, kdaNaturals, kdaNaturalsByCpu, kdaTolerance, randomTolerance } from './tolerance';
+import {
+  attentionNaturals,
+  kdaNaturals,
+  kdaNaturalsByCpu,
+  kdaTolerance,
+  kdaToleranceOnGpu,
+  randomTolerance,
+} from './tolerance';
 
 /** What is wrong with the library's forward and backward of a case, against the float64 reference on the rounded inputs. */
 export async function attentionFailures(
@@ -39,13 +46,11 @@ function failuresBeside(
   actual: KdaResults,
   expected: Partial<KdaResults>,
   naturals: Partial<Record<keyof KdaResults, number>>,
-  run: KdaRun,
+  { dtype, device = 'cpu' }: KdaRun,
 ): string[] {
-  const precision = kdaPrecision(run);
-  return failuresOf(actual, expected, (name) => kdaTolerance(precision, name, expected[name]!, naturals));
-}
-
-/** What KDA computes in: a GPU rounds float16 operands to bfloat16. */
-export function kdaPrecision({ dtype, device = 'cpu' }: KdaRun): Operand {
-  return device === 'cpu' ? dtype : 'bfloat16';
+  return failuresOf(actual, expected, (name) =>
+    device === 'cpu'
+      ? kdaTolerance(dtype, name, expected[name]!, naturals)
+      : kdaToleranceOnGpu(name, expected[name]!, naturals),
+  );
 }

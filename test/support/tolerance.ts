@@ -48,6 +48,21 @@ export function kdaTolerance(
   return randomTolerance(dtype, expected, naturals[name], factor);
 }
 
+/** What FORMAT.md allows of the natural size of results that are sums of terms which may cancel. */
+const NATURAL_FACTORS: Partial<Record<keyof KdaResults, number>> = { dg: 4e-3, dDtBias: 1e-2, dALog: 2e-2 };
+
+/** The same on a GPU, whose kernels round the operands of every product to bfloat16, whatever the dtype. */
+export function kdaToleranceOnGpu(
+  name: keyof KdaResults,
+  expected: Float64Tensor,
+  naturals: Partial<Record<keyof KdaResults, number>>,
+): Tolerance {
+  const factor = NATURAL_FACTORS[name];
+  if (factor === undefined) return kdaTolerance('bfloat16', name, expected, naturals);
+  // As in FORMAT.md, no bound on their rms ratio: independent roundings of the terms do not cancel.
+  return { maxAbs: randomTolerance('bfloat16', expected, naturals[name], factor).maxAbs! };
+}
+
 /**
  * Natural sizes of dq, dk (max of scale Σ p |slope| (|dP| + |delta|) |k| or |q|) and dSink. The delta of a 16-bit call comes
  * from the rounded out: dOut·out is then off by a random sum of roundings, in proportion to the root of Σ (dOut out)².

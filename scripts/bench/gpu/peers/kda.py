@@ -1,12 +1,15 @@
-"""Kimi Delta Attention of flash-linear-attention, as a layer calls it. The first call of a shape compiles and tunes, for minutes:
-FLA_CACHE_MODE, FLA_CONFIG_DIR and TRITON_CACHE_DIR keep what it finds."""
+"""Kimi Delta Attention of flash-linear-attention where it is installed, as a layer calls it. The first call of a shape compiles
+and tunes, for minutes: FLA_CACHE_MODE, FLA_CONFIG_DIR and TRITON_CACHE_DIR keep what it finds."""
 
 import torch
 
-import fla
-from fla.ops.kda import chunk_kda
-
 from peer import serve
+
+try:
+    import fla
+    from fla.ops.kda import chunk_kda
+except ImportError:
+    fla = None
 
 
 def forward(inputs, options, **more):
@@ -37,7 +40,7 @@ def prepare(inputs, options):
     return lambda: call()[0]  # the final state is float32, and not compared
 
 
-VERSIONS = {"flash-linear-attention": fla.__version__}
+VERSIONS = {"flash-linear-attention": fla.__version__} if fla else {}
 
 if __name__ == "__main__":
-    serve({"flash-linear-attention": prepare}, VERSIONS)
+    serve({"flash-linear-attention": prepare} if fla else {}, VERSIONS)

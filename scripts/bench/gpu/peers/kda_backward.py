@@ -3,7 +3,7 @@ again, or keeps them."""
 
 import torch
 
-from kda import VERSIONS, forward, in_float32
+from kda import VERSIONS, fla, forward, in_float32
 from peer import serve
 
 OPERANDS = ("q", "k", "v", "g", "beta", "aLog", "dtBias", "initialState")
@@ -29,4 +29,5 @@ def prepare(keep):
 
 
 if __name__ == "__main__":
-    serve({"flash-linear-attention": prepare(False), "flash-linear-attention keeping": prepare(True)}, VERSIONS)
+    ways = {"flash-linear-attention": prepare(False), "flash-linear-attention keeping": prepare(True)}
+    serve(ways if fla else {}, VERSIONS)
