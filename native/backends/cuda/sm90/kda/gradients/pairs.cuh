@@ -151,15 +151,15 @@ class KdaPairs {
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
       const int i = 8 * block + x, half = kda_key_half(x), token = kda_token(x);
-      const float m = state.m[i] * factor[x], dq = state.q[i] * factor[x] + diagonal[token] * rows.k[x];
+      const float m = state.m[i] * factor[x], dq = fmaf(diagonal[token], rows.k[x], state.q[i] * factor[x]);
       const float from_kr = state.r[i] * (inverse_[i] * to_last[half]);
       out.dq[i] = dq;
-      out.dk[i] = rows.beta[token] * m + from_kr + diagonal[token] * rows.q[x];
-      out.dg[i] = state.q[i] * kda_element(frag_q_ + 4 * block, x) +
-                  state.m[i] * kda_element(frag_beta_k_ + 4 * block, x) - from_kr * rows.k[x];
-      out.d_last[half] += rows.k[x] * from_kr;
-      sum_beta[token] += rows.k[x] * m;
-      sum_q[token] += rows.q[x] * dq;
+      out.dk[i] = fmaf(rows.beta[token], m, fmaf(diagonal[token], rows.q[x], from_kr));
+      out.dg[i] = fmaf(state.q[i], kda_element(frag_q_ + 4 * block, x),
+                       fmaf(-from_kr, rows.k[x], state.m[i] * kda_element(frag_beta_k_ + 4 * block, x)));
+      out.d_last[half] = fmaf(rows.k[x], from_kr, out.d_last[half]);
+      sum_beta[token] = fmaf(rows.k[x], m, sum_beta[token]);
+      sum_q[token] = fmaf(rows.q[x], dq, sum_q[token]);
     }
     t_.store_key_sums(kKdaSumBeta, block, sum_beta);
     t_.store_key_sums(kKdaSumQ, block, sum_q);
@@ -202,9 +202,9 @@ class KdaPairs {
       const uint32_t rounded = ptx::cvt_pair<kKdaType>(k[0] * inverse_[i], k[1] * inverse_[i + 1]);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        out.dg[i + e] -= sums[x + e] * kda_element(&rounded, e);
-        out.dk[i + e] += sums[x + e] * inverse_[i + e];
-        sum_k[kda_token(x + e)] += k[e] * out.dk[i + e];
+        out.dg[i + e] = fmaf(-sums[x + e], kda_element(&rounded, e), out.dg[i + e]);
+        out.dk[i + e] = fmaf(sums[x + e], inverse_[i + e], out.dk[i + e]);
+        sum_k[kda_token(x + e)] = fmaf(k[e], out.dk[i + e], sum_k[kda_token(x + e)]);
       }
     }
     t_.store_key_sums(kKdaSumK, block, sum_k);

@@ -17,7 +17,7 @@ class KdaSteepBlock {
 
   __device__ __forceinline__ void run(KdaKeyGradients& out) const {
     float g[8];
-    load_log2_decays(t_, load_gate(t_), block_, g);
+    load_log2_decays(t_, block_, g);
     if (t_.gate_scalars().rows < 64) clear_masked_tokens<Config, 1>(t_, g, block_);
     float last[2] = {0, 0};
     add_up_tokens<false>(t_.quad(), g, last);
