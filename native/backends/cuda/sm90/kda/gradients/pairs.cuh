@@ -73,29 +73,43 @@ class KdaPairs {
     }
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
+      KdaRawBlockRows raw;
       KdaBlockRows rows;
       float factor[8], reference[2];
-      load_block_rows(t_, block, rows);
+      uint32_t frag_k[4], pair[2][4];
+      raw.load(t_, block);
+      load_pair<false>(0, block, block, pair[0]);
       const bool steep = find_steep(block, decays);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float next = block < 3 ? decays.first[block < 3 ? block + 1 : 3][half] : decays.last[half] - kKdaReferenceShift;
+        const float next =
+            block < 3 ? decays.first[block < 3 ? block + 1 : 3][half] : decays.last[half] - kKdaReferenceShift;
         reference[half] = steep ? next : decays.first[block][half];
       }
-      uint32_t frag_k[4];
-      make_fragments(block, decays, rows, reference, factor, frag_k);
-      if (Config::kAnyDecay && steep) move_reference(block, state);
+      make_factors(block, decays, reference, factor);
+      raw.apply_norms(rows);
+      make_fragments(block, rows, factor, frag_k);
+      if (steep) move_reference(block, state);
 #pragma unroll
-      for (int i = block; i < 4; ++i) {
-        if (Config::kAnyDecay && i == block && steep) continue;
-        uint32_t pair[4];
-        ptx::ldmatrix_x4(t_.score_rows(storage_.smem_d_aqk.bytes, i, block), pair);
-        multiply_block(state.q + 8 * i, frag_k, pair);
-        ptx::ldmatrix_x4(t_.score_rows(storage_.smem_da.bytes, i, block), pair);
-        multiply_block(state.m + 8 * i, frag_k, pair);
+      for (int n = 0; n < 2 * (4 - block); ++n) {  // dAqk, dA of each row of blocks; the next is loaded ahead
+        const int i = block + n / 2;
+        if (n + 1 < 2 * (4 - block)) load_pair<false>((n + 1) % 2, block + (n + 1) / 2, block, pair[(n + 1) % 2]);
+        if (i == block && steep) continue;
+        multiply_block((n % 2 ? state.m : state.q) + 8 * i, frag_k, pair[n % 2]);
       }
       finish_rows(block, state, decays, rows, reference, factor, out);
       if (!steep) move_reference(block, state);
+    }
+  }
+
+  // Of dAqk (0) or dA (1), as B fragments.
+  template <bool kByColumns>
+  __device__ __forceinline__ void load_pair(int which, int block_i, int block_j, uint32_t (&pair)[4]) {
+    const uint8_t* tile = which ? storage_.smem_da.bytes : storage_.smem_d_aqk.bytes;
+    if constexpr (kByColumns) {
+      ptx::ldmatrix_x4_trans(t_.score_columns(tile, block_i, block_j), pair);
+    } else {
+      ptx::ldmatrix_x4(t_.score_rows(tile, block_i, block_j), pair);
     }
   }
 
@@ -111,22 +125,25 @@ class KdaPairs {
     return any;
   }
 
-  __device__ __forceinline__ void make_fragments(int block, const KdaDecays& decays, const KdaBlockRows& rows,
-                                                 const float (&reference)[2], float (&factor)[8],
+  __device__ __forceinline__ void make_factors(int block, const KdaDecays& decays, const float (&reference)[2],
+                                               float (&factor)[8]) {
+#pragma unroll
+    for (int x = 0; x < 8; ++x) {
+      const float g = decays.g[8 * block + x];
+      factor[x] = ptx::ex2_approx(g - decays.first[block][kda_key_half(x)]);
+      inverse_[8 * block + x] = ptx::ex2_approx(reference[kda_key_half(x)] - g);
+    }
+  }
+
+  __device__ __forceinline__ void make_fragments(int block, const KdaBlockRows& rows, const float (&factor)[8],
                                                  uint32_t (&frag_k)[4]) {
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      float* inverse = inverse_ + 8 * block + 2 * m;
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float g = decays.g[8 * block + 2 * m + e];
-        factor[2 * m + e] = ptx::ex2_approx(g - decays.first[block][m & 1]);
-        inverse[e] = ptx::ex2_approx(reference[m & 1] - g);
-      }
       const int x = 2 * m, i = kda_token(x);
+      const float* inverse = inverse_ + 8 * block + x;
       frag_k[m] = ptx::cvt_pair<kKdaType>(rows.k[x] * inverse[0], rows.k[x + 1] * inverse[1]);
-      frag_beta_k_[4 * block + m] =
-          ptx::cvt_pair<kKdaType>(rows.k[x] * rows.beta[i] * factor[x], rows.k[x + 1] * rows.beta[i + 1] * factor[x + 1]);
+      frag_beta_k_[4 * block + m] = ptx::cvt_pair<kKdaType>(rows.k[x] * rows.beta[i] * factor[x],
+                                                            rows.k[x + 1] * rows.beta[i + 1] * factor[x + 1]);
       frag_q_[4 * block + m] = ptx::cvt_pair<kKdaType>(rows.q[x] * factor[x], rows.q[x + 1] * factor[x + 1]);
     }
   }
@@ -170,29 +187,29 @@ class KdaPairs {
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       const bool steep = Config::kAnyDecay && (steep_ >> block & 1);
-      float sums[8] = {};
+      uint32_t frag_k[4], pair[2][4];
+      float k_norm[4], sums[8] = {};
+      load_pair<true>(0, 3, block, pair[0]);
+      ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_k.bytes) + kda_block_step(block), frag_k);
+      t_.load_tokens(t_.token_scalars().k_norm, block, k_norm);
 #pragma unroll
-      for (int i = 3; i >= block; --i) {
+      for (int n = 0; n < 2 * (4 - block); ++n) {
+        const int i = 3 - n / 2;
+        if (n + 1 < 2 * (4 - block)) load_pair<true>((n + 1) % 2, 3 - (n + 1) / 2, block, pair[(n + 1) % 2]);
         if (i == block && steep) continue;
-        uint32_t pair[4];
-        ptx::ldmatrix_x4_trans(t_.score_columns(storage_.smem_d_aqk.bytes, i, block), pair);
-        multiply_block(sums, frag_q_ + 4 * i, pair);
-        ptx::ldmatrix_x4_trans(t_.score_columns(storage_.smem_da.bytes, i, block), pair);
-        multiply_block(sums, frag_beta_k_ + 4 * i, pair);
+        multiply_block(sums, (n % 2 ? frag_beta_k_ : frag_q_) + 4 * i, pair[n % 2]);
         // A steep block's columns are relative to the block after it.
-        if (i == block || (i == block + 1 && steep)) continue;
+        if (n % 2 == 0 || i == block || (i == block + 1 && steep)) continue;
 #pragma unroll
         for (int x = 0; x < 8; ++x) sums[x] *= to_next_[i > 0 ? i - 1 : 0][kda_key_half(x)];
       }
-      finish_columns(block, sums, out);
+      finish_columns(block, sums, frag_k, k_norm, out);
     }
   }
 
-  __device__ __forceinline__ void finish_columns(int block, const float (&sums)[8], KdaKeyGradients& out) {
-    uint32_t frag_k[4];
-    float k_norm[4], sum_k[4] = {};
-    ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_k.bytes) + kda_block_step(block), frag_k);
-    t_.load_tokens(t_.token_scalars().k_norm, block, k_norm);
+  __device__ __forceinline__ void finish_columns(int block, const float (&sums)[8], const uint32_t (&frag_k)[4],
+                                                 const float (&k_norm)[4], KdaKeyGradients& out) {
+    float sum_k[4] = {};
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       const int x = 2 * m, i = 8 * block + x;
