@@ -15,10 +15,10 @@ namespace warpgrad::cuda::sm90::ptx {
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                       \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 
-#define WG_MMA_M16N8K8(type)                                                  \
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." type "." type          \
-               ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"     \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])               \
+#define WG_MMA_M16N8K8(type)                                              \
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." type "." type      \
+               ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])           \
                : "r"(a0), "r"(a1), "r"(b))
 
 // `d` has four floats, `a` four registers.

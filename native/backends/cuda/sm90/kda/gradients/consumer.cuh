@@ -21,22 +21,24 @@ class KdaGradientsConsumer {
       const uint32_t slot = t_.walk.scalar_slot();
       ptx::mbarrier_wait(&storage_.bar_gate_scalars_full[slot], t_.walk.scalar_parity());
       if (t_.gate_scalars().rows < 64) clear_masked_rows(t_.gate_scalars().rows);
+      t_.begin_phase();
       KdaStateGradients state;
       KdaStateProducts<Config>(t_).run(state);
       KdaKeyGradients gradients;
       add_pairs(state, gradients);
       t_.arrive(&storage_.bar_key_sums_full);
+      t_.begin_phase();
       finish_gate(gradients);
       t_.arrive(&storage_.bar_gate_scalars_empty[slot]);
-      ptx::bar_warp_sync();
+      t_.begin_phase();
       finish_norms(gradients);
       t_.arrive(&storage_.bar_token_scalars_empty[slot]);
     }
   }
 
  private:
-  // Rows past the end of a ragged chunk hold what comes after it in memory: zero, so that nothing of it matters, not even
-  // NaN. The images have zeros there; the gate of a zero is masked where it is computed.
+  // Rows past the end of a ragged chunk hold what comes after it in memory: zero, so that nothing of it matters, not
+  // even NaN. The images have zeros there; the gate of a zero is masked where it is computed.
   __device__ __forceinline__ void clear_masked_rows(int rows) {
     t_.wait(kKdaDOut);
     t_.wait(kKdaK);
@@ -63,9 +65,10 @@ class KdaGradientsConsumer {
     t_.wait(kKdaK);
     t_.wait(kKdaQ);
     t_.wait(kKdaG);
-    ptx::bar_warp_sync();
+    t_.begin_phase();
     KdaDecays decays;
     load_decays(t_, decays);
+    t_.begin_phase();
     KdaPairs<Config>(t_).run(state, decays, gradients);
   }
 
@@ -80,7 +83,8 @@ class KdaGradientsConsumer {
     tile.load(0, x[0]);
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      float(&dx)[8] = x[block % 2];
+      ptx::bar_warp_sync();
+      float (&dx)[8] = x[block % 2];
       if (block < 3) tile.load(block + 1, x[(block + 1) % 2]);
       gate.backward(dx, gradients.dg + 8 * block, d_a_log);
 #pragma unroll
@@ -132,6 +136,7 @@ class KdaGradientsConsumer {
     }
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
+      ptx::bar_warp_sync();
       uint32_t out[4];
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
@@ -139,8 +144,7 @@ class KdaGradientsConsumer {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int x = 2 * m + e, token = kda_token(x);
-          dx[e] = r[block][token] *
-                  fmaf(-kda_element(fragment[block], x), sum[block][token], gradient[8 * block + x]);
+          dx[e] = r[block][token] * fmaf(-kda_element(fragment[block], x), sum[block][token], gradient[8 * block + x]);
         }
         out[m] = ptx::cvt_pair<kKdaType>(dx[0], dx[1]);
       }

@@ -40,7 +40,8 @@ template <class Config>
 struct KdaConsumerThread {
   KdaGradientsStorage<Config>& storage;
   const KdaGradientsParams& params;
-  const int warpgroup, warp, lane;  // warp of its warpgroup
+  const int warpgroup, warp;  // of its warpgroup
+  int lane;
   KdaTileWalk walk;
 
   __device__ __forceinline__ KdaConsumerThread(KdaGradientsStorage<Config>& storage_in,
@@ -50,6 +51,12 @@ struct KdaConsumerThread {
         warpgroup(warpgroup_in),
         warp(warp_in),
         lane(threadIdx.x % kWarpThreads) {}
+
+  // Keeps what follows from the lane, mostly addresses, from being held in registers from one phase to another.
+  __device__ __forceinline__ void begin_phase() {
+    ptx::bar_warp_sync();
+    lane = ptx::read_thread_idx() % kWarpThreads;
+  }
 
   __device__ __forceinline__ int group() const { return lane / 4; }
   __device__ __forceinline__ int quad() const { return lane % 4; }

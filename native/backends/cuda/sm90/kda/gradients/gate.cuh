@@ -99,8 +99,7 @@ class KdaGate {
     }
   }
   // log2(1 + 2^z)
-  __device__ __forceinline__ static void log2_softplus(const float (&z)[8], const float (&e)[8],
-                                                       float (&softplus)[8]) {
+  __device__ __forceinline__ static void log2_softplus(const float (&z)[8], const float (&e)[8], float (&softplus)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) softplus[i] = ptx::lg2_approx(1 + e[i]);
 #pragma unroll

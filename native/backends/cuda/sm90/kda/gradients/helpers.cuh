@@ -5,8 +5,8 @@
 #include "backends/cuda/sm90/kda/gradients/params.h"
 #include "backends/cuda/sm90/kda/gradients/storage.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
-#include "backends/cuda/sm90/ptx/mbarrier.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
+#include "backends/cuda/sm90/ptx/mbarrier.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -84,7 +84,8 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
     for (int half = 0; half < 2; ++half) {
       const int token = lane + half * kWarpThreads;
       const int64_t row = static_cast<int64_t>(chunk.batch) * params.tokens + chunk.token + token;
-      if (token < chunk.rows) store_scalar(params.dbeta, params.dbeta_type, row * params.value_heads + head, dbeta[half]);
+      if (token < chunk.rows)
+        store_scalar(params.dbeta, params.dbeta_type, row * params.value_heads + head, dbeta[half]);
     }
   }
 }
@@ -103,8 +104,8 @@ class KdaGradientsStorer {
       store<2, 64, 2>(storage_.smem_v.bytes, params_.tensor_map_dv, params_.dv, params_.value_dim);
       release(kKdaV);
       ptx::mbarrier_wait(&storage_.bar_dg_full, walk_.parity());
-      store<Config::kGatePanels, Config::kGatePanelColumns, Config::kGateBytes>(
-          storage_.smem_g, params_.tensor_map_dg, params_.dg, params_.key_dim);
+      store<Config::kGatePanels, Config::kGatePanelColumns, Config::kGateBytes>(storage_.smem_g, params_.tensor_map_dg,
+                                                                                params_.dg, params_.key_dim);
       store_d_a_log();
       release(kKdaG);
       ptx::mbarrier_wait(&storage_.bar_dqk_full, walk_.parity());

@@ -14,9 +14,10 @@ namespace warpgrad::cuda::sm90 {
 //     dk-_j = sum_i (dA_ij beta_i k_i + dAqk_ij q_i) exp(G_i - G_j) + exp(G_C - G_j) dKr_j
 // over i > j; i = j has no part in dG and is added to dq and dk by itself.
 //
-// The rows of block b are relative to its first row (first[b]): q 2^(G - first), k 2^(G - first) and k 2^(first - G), as
-// bfloat16 fragments made once. From block to block the reference moves in the float32 sums, Horner's way. dG multiplies the
-// sums by the same rounded fragments, so that a pair is taken away from dG_j exactly as it was added to dG_i.
+// The rows of block b are relative to its first row (first[b]): q 2^(G - first), k 2^(G - first) and k 2^(first - G),
+// as bfloat16 fragments made once. From block to block the reference moves in the float32 sums, Horner's way. dG
+// multiplies the sums by the same rounded fragments, so that a pair is taken away from dG_j exactly as it was added to
+// dG_i.
 //
 // A block that decays too much (`steep`) has k relative to the first row of the next block instead, and the pairs
 // inside it apart.
@@ -73,6 +74,7 @@ class KdaPairs {
     }
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
+      ptx::bar_warp_sync();
       KdaRawBlockRows raw;
       KdaBlockRows rows;
       float factor[8], reference[2];
@@ -157,7 +159,8 @@ class KdaPairs {
     }
   }
 
-  // The rows of a block are complete: dq, M (and with it dk+ and a part of dbeta), what dKr gives, and their parts of dG.
+  // The rows of a block are complete: dq, M (and with it dk+ and a part of dbeta), what dKr gives, and their parts of
+  // dG.
   __device__ __forceinline__ void finish_rows(int block, const KdaStateGradients& state, const KdaDecays& decays,
                                               const KdaBlockRows& rows, const float (&reference)[2],
                                               const float (&factor)[8], KdaKeyGradients& out) {
@@ -186,6 +189,7 @@ class KdaPairs {
   __device__ __forceinline__ void add_columns(KdaKeyGradients& out) {
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
+      ptx::bar_warp_sync();
       const bool steep = Config::kAnyDecay && (steep_ >> block & 1);
       uint32_t frag_k[4], pair[2][4];
       float k_norm[4], sums[8] = {};

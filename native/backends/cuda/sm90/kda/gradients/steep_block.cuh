@@ -6,9 +6,9 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// The pairs inside a block whose decay can't be divided by: the block is halved, and its halves again. The pairs of a row
-// in the second half of a group of 2 `half` rows and one in its first half take the boundary row as their reference, so
-// that no factor is above 1. A row belongs to one half only, so one factor a row serves both sides.
+// The pairs inside a block whose decay can't be divided by: the block is halved, and its halves again. The pairs of a
+// row in the second half of a group of 2 `half` rows and one in its first half take the boundary row as their
+// reference, so that no factor is above 1. A row belongs to one half only, so one factor a row serves both sides.
 template <class Config>
 class KdaSteepBlock {
  public:
@@ -16,29 +16,19 @@ class KdaSteepBlock {
       : t_(thread), block_(block) {}
 
   __device__ __forceinline__ void run(KdaKeyGradients& out) {
-    KdaRawBlockRows raw;
-    raw.load(t_, block_);
     float g[8], last[2] = {0, 0};
     load_log2_decays(t_, block_, g);
     if (t_.gate_scalars().rows < 64) clear_masked_tokens<Config, 1>(t_, g, block_);
     add_up_tokens<false>(t_.quad(), g, last);
+    KdaRawBlockRows raw;
+    raw.load(t_, block_);
     raw.apply_norms(rows_);
-
     make_fragments(8, g);
-    add_up_pairs_across();
-#pragma unroll
-    for (int x = 0; x < 4; ++x) add_first_row(x, out);
-#pragma unroll
-    for (int x = 4; x < 8; ++x) add_second_row(x, out);
+    add_pairs_across(out);
 #pragma unroll 1
     for (int half = 4; half >= 1; half /= 2) {
       make_fragments(half, g);
-      add_up_pairs_within(half);
-#pragma unroll
-      for (int x = 0; x < 8; ++x) {
-        add_first_row(x, out);
-        add_second_row(x, out);
-      }
+      add_pairs_within(half, out);
     }
     t_.template store_key_sums<true>(kKdaSumBeta, block_, sum_beta_);
     t_.template store_key_sums<true>(kKdaSumQ, block_, sum_q_);
@@ -56,8 +46,6 @@ class KdaSteepBlock {
       frag_k_[m] = ptx::cvt_pair<kKdaType>(k0, k1);
       frag_beta_k_[m] = ptx::cvt_pair<kKdaType>(k0 * rows_.beta[i], k1 * rows_.beta[i + 1]);
     }
-#pragma unroll
-    for (int x = 0; x < 8; ++x) q_[x] = m_[x] = k_[x] = 0;
   }
 
   // exp(-|G - G_boundary|), the boundary being the last row of the first half of the element's group.
@@ -68,40 +56,67 @@ class KdaSteepBlock {
     float boundary[4];  // [row of 8][key half]
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      boundary[i] = i >= 2 && half == 8 ? boundary[i - 2]
-                                        : __shfl_sync(~0u, half == 1 ? g[2 * i] : g[2 * i + 1], source, 4);
+      boundary[i] =
+          i >= 2 && half == 8 ? boundary[i - 2] : __shfl_sync(~0u, half == 1 ? g[2 * i] : g[2 * i + 1], source, 4);
     }
 #pragma unroll
     for (int x = 0; x < 8; ++x) factor_[x] = ptx::ex2_approx(-fabsf(g[x] - boundary[x / 2]));
   }
 
+  // B fragments of the block: of dAqk (0) or dA (1).
+  __device__ __forceinline__ void load_by_rows(int which, uint32_t (&pair)[4]) const {
+    const uint8_t* tile = which ? t_.storage.smem_da.bytes : t_.storage.smem_d_aqk.bytes;
+    ptx::ldmatrix_x4(t_.score_rows(tile, block_, block_), pair);
+  }
+  __device__ __forceinline__ void load_by_columns(int which, uint32_t (&pair)[4]) const {
+    const uint8_t* tile = which ? t_.storage.smem_da.bytes : t_.storage.smem_d_aqk.bytes;
+    ptx::ldmatrix_x4_trans(t_.score_columns(tile, block_, block_), pair);
+  }
+
   // Rows 8..15 with columns 0..7. Of a fragment, registers 0 and 1 have tokens 0..7, 2 and 3 the others.
-  __device__ __forceinline__ void add_up_pairs_across() {
+  __device__ __forceinline__ void add_pairs_across(KdaKeyGradients& out) {
     uint32_t pair[4];
-    ptx::ldmatrix_x4(t_.score_rows(t_.storage.smem_d_aqk.bytes, block_, block_), pair);
-    ptx::mma_m16n8k8<kKdaType>(q_ + 4, frag_k_[0], frag_k_[1], pair[2]);
-    ptx::ldmatrix_x4(t_.score_rows(t_.storage.smem_da.bytes, block_, block_), pair);
-    ptx::mma_m16n8k8<kKdaType>(m_ + 4, frag_k_[0], frag_k_[1], pair[2]);
-    ptx::ldmatrix_x4_trans(t_.score_columns(t_.storage.smem_d_aqk.bytes, block_, block_), pair);
-    ptx::mma_m16n8k8<kKdaType>(k_, frag_q_[2], frag_q_[3], pair[1]);
-    ptx::ldmatrix_x4_trans(t_.score_columns(t_.storage.smem_da.bytes, block_, block_), pair);
-    ptx::mma_m16n8k8<kKdaType>(k_, frag_beta_k_[2], frag_beta_k_[3], pair[1]);
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      float sum[4] = {};
+      load_by_rows(which, pair);
+      ptx::mma_m16n8k8<kKdaType>(sum, frag_k_[0], frag_k_[1], pair[2]);
+#pragma unroll
+      for (int x = 0; x < 4; ++x) add_to_row(which, x + 4, sum[x], out);
+    }
+    float sum[4] = {};
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      const uint32_t* left = which ? frag_beta_k_ : frag_q_;
+      load_by_columns(which, pair);
+      ptx::mma_m16n8k8<kKdaType>(sum, left[2], left[3], pair[1]);
+    }
+#pragma unroll
+    for (int x = 0; x < 4; ++x) add_to_column(x, sum[x], out);
   }
 
   // Rows and columns 0..7, rows and columns 8..15: the pairs that meet at this level.
-  __device__ __forceinline__ void add_up_pairs_within(int half) {
+  __device__ __forceinline__ void add_pairs_within(int half, KdaKeyGradients& out) {
     const int group = t_.group(), token = 2 * t_.quad();
     const uint32_t by_rows = mask(meets(half, group, token), meets(half, group, token + 1));
     const uint32_t by_columns = mask(meets(half, token, group), meets(half, token + 1, group));
     uint32_t pair[4];
-    ptx::ldmatrix_x4(t_.score_rows(t_.storage.smem_d_aqk.bytes, block_, block_), pair);
-    multiply_masked(q_, frag_k_, pair, by_rows);
-    ptx::ldmatrix_x4(t_.score_rows(t_.storage.smem_da.bytes, block_, block_), pair);
-    multiply_masked(m_, frag_k_, pair, by_rows);
-    ptx::ldmatrix_x4_trans(t_.score_columns(t_.storage.smem_d_aqk.bytes, block_, block_), pair);
-    multiply_masked(k_, frag_q_, pair, by_columns);
-    ptx::ldmatrix_x4_trans(t_.score_columns(t_.storage.smem_da.bytes, block_, block_), pair);
-    multiply_masked(k_, frag_beta_k_, pair, by_columns);
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      float sum[8] = {};
+      load_by_rows(which, pair);
+      multiply_masked(sum, frag_k_, pair, by_rows);
+#pragma unroll
+      for (int x = 0; x < 8; ++x) add_to_row(which, x, sum[x], out);
+    }
+    float sum[8] = {};
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      load_by_columns(which, pair);
+      multiply_masked(sum, which ? frag_beta_k_ : frag_q_, pair, by_columns);
+    }
+#pragma unroll
+    for (int x = 0; x < 8; ++x) add_to_column(x, sum[x], out);
   }
   __device__ __forceinline__ static bool meets(int half, int i, int j) {
     return (i & half) && !(j & half) && ((i ^ j) & ~(2 * half - 1)) == 0;
@@ -115,22 +130,27 @@ class KdaSteepBlock {
     ptx::mma_m16n8k8<kKdaType>(sum + 4, a[2], a[3], b[3] & mask);
   }
 
-  // An element's gradients as the earlier and as the later row of its pairs; dG with the operands as they were rounded.
-  __device__ __forceinline__ void add_first_row(int x, KdaKeyGradients& out) {
+  // What a sum without the element's own factor gives: dq (0) or M (1) of a later row, dk- of an earlier one. dG takes
+  // the operands as they were rounded.
+  __device__ __forceinline__ void add_to_row(int which, int x, float sum, KdaKeyGradients& out) {
     const int i = 8 * block_ + x, token = kda_token(x);
-    const float dk = factor_[x] * k_[x];
-    out.dk[i] += dk;
-    out.dg[i] = fmaf(-k_[x], kda_element(frag_k_, x), out.dg[i]);
-    sum_k_[token] = fmaf(rows_.k[x], dk, sum_k_[token]);
+    const float value = factor_[x] * sum;
+    out.dg[i] = fmaf(sum, kda_element(which ? frag_beta_k_ : frag_q_, x), out.dg[i]);
+    if (which == 0) {
+      out.dq[i] += value;
+      sum_q_[token] = fmaf(rows_.q[x], value, sum_q_[token]);
+    } else {
+      const float dk = rows_.beta[token] * value;
+      out.dk[i] += dk;
+      sum_beta_[token] = fmaf(rows_.k[x], value, sum_beta_[token]);
+      sum_k_[token] = fmaf(rows_.k[x], dk, sum_k_[token]);
+    }
   }
-  __device__ __forceinline__ void add_second_row(int x, KdaKeyGradients& out) {
+  __device__ __forceinline__ void add_to_column(int x, float sum, KdaKeyGradients& out) {
     const int i = 8 * block_ + x, token = kda_token(x);
-    const float dq = factor_[x] * q_[x], m = factor_[x] * m_[x], dk = rows_.beta[token] * m;
-    out.dq[i] += dq;
+    const float dk = factor_[x] * sum;
     out.dk[i] += dk;
-    out.dg[i] = fmaf(q_[x], kda_element(frag_q_, x), fmaf(m_[x], kda_element(frag_beta_k_, x), out.dg[i]));
-    sum_beta_[token] = fmaf(rows_.k[x], m, sum_beta_[token]);
-    sum_q_[token] = fmaf(rows_.q[x], dq, sum_q_[token]);
+    out.dg[i] = fmaf(-sum, kda_element(frag_k_, x), out.dg[i]);
     sum_k_[token] = fmaf(rows_.k[x], dk, sum_k_[token]);
   }
 
@@ -139,7 +159,6 @@ class KdaSteepBlock {
   KdaBlockRows rows_;
   float factor_[8];
   uint32_t frag_q_[4], frag_k_[4], frag_beta_k_[4];
-  float q_[8], m_[8], k_[8];  // of one level: sums for dq, M and dk-, without the element's own factor
   float sum_beta_[4] = {}, sum_q_[4] = {}, sum_k_[4] = {};
 };
 
