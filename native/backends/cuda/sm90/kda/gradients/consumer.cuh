@@ -83,7 +83,6 @@ class KdaGradientsConsumer {
     tile.load(0, x[0]);
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      ptx::bar_warp_sync();
       float (&dx)[8] = x[block % 2];
       if (block < 3) tile.load(block + 1, x[(block + 1) % 2]);
       gate.backward(dx, gradients.dg + 8 * block, d_a_log);
@@ -136,7 +135,6 @@ class KdaGradientsConsumer {
     }
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      ptx::bar_warp_sync();
       uint32_t out[4];
 #pragma unroll
       for (int m = 0; m < 4; ++m) {

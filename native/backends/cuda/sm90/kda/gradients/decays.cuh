@@ -108,7 +108,6 @@ __device__ __forceinline__ void load_decays(const KdaConsumerThread<Config>& t, 
 #pragma unroll
   for (int block = 0; block < 4; ++block) {
     load_log2_decays(t, block, decays.g + 8 * block);
-    ptx::bar_warp_sync();
   }
   if (t.gate_scalars().rows < 64) clear_masked_tokens<Config, 4>(t, decays.g);
   decays.last[0] = decays.last[1] = 0;

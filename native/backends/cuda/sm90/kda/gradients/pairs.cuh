@@ -74,7 +74,6 @@ class KdaPairs {
     }
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      ptx::bar_warp_sync();
       KdaRawBlockRows raw;
       KdaBlockRows rows;
       float factor[8], reference[2];
@@ -189,7 +188,6 @@ class KdaPairs {
   __device__ __forceinline__ void add_columns(KdaKeyGradients& out) {
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      ptx::bar_warp_sync();
       const bool steep = Config::kAnyDecay && (steep_ >> block & 1);
       uint32_t frag_k[4], pair[2][4];
       float k_norm[4], sums[8] = {};
