@@ -40,10 +40,9 @@ CUtensorMap make_tensor_map(const char* operation, DType dtype, const void* base
     if (i > 0) strides_bytes[i - 1] = dims[i].size == 1 ? kTensorMapAlignment : dims[i].stride * element_bytes;
   }
   CUtensorMap map;
-  const CUresult status =
-      encode(&map, data_type(dtype), rank, const_cast<void*>(base), sizes, strides_bytes, boxes, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = encode(&map, data_type(dtype), rank, const_cast<void*>(base), sizes, strides_bytes, boxes,
+                                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   WG_CHECK(status == CUDA_SUCCESS, ErrorCode::kDeviceFailure, operation, ": cuTensorMapEncodeTiled failed with ",
            static_cast<int>(status));
   return map;

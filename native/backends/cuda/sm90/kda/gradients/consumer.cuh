@@ -21,22 +21,24 @@ class KdaGradientsConsumer {
       const uint32_t slot = t_.walk.scalar_slot();
       ptx::mbarrier_wait(&storage_.bar_gate_scalars_full[slot], t_.walk.scalar_parity());
       if (t_.gate_scalars().rows < 64) clear_masked_rows(t_.gate_scalars().rows);
+      t_.begin_phase();
       KdaStateGradients state;
       KdaStateProducts<Config>(t_).run(state);
       KdaKeyGradients gradients;
       add_pairs(state, gradients);
       t_.arrive(&storage_.bar_key_sums_full);
+      t_.begin_phase();
       finish_gate(gradients);
       t_.arrive(&storage_.bar_gate_scalars_empty[slot]);
-      ptx::bar_warp_sync();
+      t_.begin_phase();
       finish_norms(gradients);
       t_.arrive(&storage_.bar_token_scalars_empty[slot]);
     }
   }
 
  private:
-  // Rows past the end of a ragged chunk hold what comes after it in memory: zero, so that nothing of it matters, not even
-  // NaN. The images have zeros there; the gate of a zero is masked where it is computed.
+  // Rows past the end of a ragged chunk hold what comes after it in memory: zero, so that nothing of it matters, not
+  // even NaN. The images have zeros there; the gate of a zero is masked where it is computed.
   __device__ __forceinline__ void clear_masked_rows(int rows) {
     t_.wait(kKdaDOut);
     t_.wait(kKdaK);
@@ -63,9 +65,10 @@ class KdaGradientsConsumer {
     t_.wait(kKdaK);
     t_.wait(kKdaQ);
     t_.wait(kKdaG);
-    ptx::bar_warp_sync();
+    t_.begin_phase();
     KdaDecays decays;
     load_decays(t_, decays);
+    t_.begin_phase();
     KdaPairs<Config>(t_).run(state, decays, gradients);
   }
 
@@ -73,23 +76,20 @@ class KdaGradientsConsumer {
   __device__ __forceinline__ void finish_gate(KdaKeyGradients& gradients) {
     add_up_tokens<true>(t_.quad(), gradients.dg, gradients.d_last);
     if (t_.gate_scalars().rows < 64) clear_masked_tokens<Config, 4>(t_, gradients.dg);
-    const KdaGate<Config> gate = load_gate(t_);
+    const KdaGate<Config> gate(t_);
     const KdaGateTile<Config> tile(t_);
     float d_a_log = 0, d_bias[2] = {0, 0};
+    float x[2][8];  // the next block's is loaded ahead
+    tile.load(0, x[0]);
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      float x[8];
-      tile.load(block, x);
+      float (&dx)[8] = x[block % 2];
+      if (block < 3) tile.load(block + 1, x[(block + 1) % 2]);
+      gate.backward(dx, gradients.dg + 8 * block, d_a_log);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int half = kda_key_half(i);
-        const auto gradient = gate.backward(x[i], half, gradients.dg[8 * block + i]);
-        x[i] = gradient.dx;
-        d_bias[half] += gradient.dx;
-        d_a_log += gradient.d_a_log;
-      }
+      for (int i = 0; i < 8; ++i) d_bias[kda_key_half(i)] += dx[i];
       __syncwarp();
-      tile.store(block, x);
+      tile.store(block, dx);
     }
     if constexpr (Config::kGate != ops::GateKind::kGiven) store_gate_parts(gate, d_a_log, d_bias);
     ptx::fence_proxy_async();
@@ -125,22 +125,28 @@ class KdaGradientsConsumer {
 
   __device__ __forceinline__ void finish_norm(const uint8_t* tile, const float* norms, const float* sums,
                                               const float (&gradient)[32]) {
+    uint32_t fragment[4][4];
+    float r[4][4], sum[4][4];
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      const uint32_t address = t_.key_block(tile) + kda_block_step(block);
-      uint32_t fragment[4], out[4];
-      float r[4], sum[4], dx[8];
-      ptx::ldmatrix_x4_trans(address, fragment);
-      t_.load_tokens(norms, block, r);
-      t_.load_tokens(sums, block, sum);
+      ptx::ldmatrix_x4_trans(t_.key_block(tile) + kda_block_step(block), fragment[block]);
+      t_.load_tokens(norms, block, r[block]);
+      t_.load_tokens(sums, block, sum[block]);
+    }
 #pragma unroll
-      for (int x = 0; x < 8; ++x) {
-        const int token = kda_token(x);
-        dx[x] = r[token] * (gradient[8 * block + x] - kda_element(fragment, x) * sum[token]);
+    for (int block = 0; block < 4; ++block) {
+      uint32_t out[4];
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        float dx[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int x = 2 * m + e, token = kda_token(x);
+          dx[e] = r[block][token] * fmaf(-kda_element(fragment[block], x), sum[block][token], gradient[8 * block + x]);
+        }
+        out[m] = ptx::cvt_pair<kKdaType>(dx[0], dx[1]);
       }
-#pragma unroll
-      for (int m = 0; m < 4; ++m) out[m] = ptx::cvt_pair<kKdaType>(dx[2 * m], dx[2 * m + 1]);
-      ptx::stmatrix_x4_trans(address, out[0], out[1], out[2], out[3]);
+      ptx::stmatrix_x4_trans(t_.key_block(tile) + kda_block_step(block), out[0], out[1], out[2], out[3]);
     }
   }
 

@@ -40,7 +40,8 @@ template <class Config>
 struct KdaConsumerThread {
   KdaGradientsStorage<Config>& storage;
   const KdaGradientsParams& params;
-  const int warpgroup, warp, lane;  // warp of its warpgroup
+  const int warpgroup, warp;  // of its warpgroup
+  int lane;
   KdaTileWalk walk;
 
   __device__ __forceinline__ KdaConsumerThread(KdaGradientsStorage<Config>& storage_in,
@@ -50,6 +51,12 @@ struct KdaConsumerThread {
         warpgroup(warpgroup_in),
         warp(warp_in),
         lane(threadIdx.x % kWarpThreads) {}
+
+  // Keeps what follows from the lane, mostly addresses, from being held in registers from one phase to another.
+  __device__ __forceinline__ void begin_phase() {
+    ptx::bar_warp_sync();
+    lane = ptx::read_thread_idx() % kWarpThreads;
+  }
 
   __device__ __forceinline__ int group() const { return lane / 4; }
   __device__ __forceinline__ int quad() const { return lane % 4; }
@@ -134,27 +141,34 @@ struct KdaKeyGradients {
   float d_last[2];  // of G_C
 };
 
-// q and k after the norm, and beta, of the thread's elements of one block.
+// q and k after the norm, and beta, of the thread's elements of one block. Loading and using them are apart, so that
+// something else comes between.
 struct KdaBlockRows {
   float q[8], k[8], beta[4];
 };
+struct KdaRawBlockRows {
+  uint32_t q[4], k[4];
+  float q_norm[4], k_norm[4], beta[4];
 
-template <class Config>
-__device__ __forceinline__ void load_block_rows(const KdaConsumerThread<Config>& t, int block, KdaBlockRows& rows) {
-  const KdaTokenScalars& scalars = t.token_scalars();
-  uint32_t frag_q[4], frag_k[4];
-  float q_norm[4], k_norm[4];
-  ptx::ldmatrix_x4_trans(t.key_block(t.storage.smem_k.bytes) + kda_block_step(block), frag_k);
-  ptx::ldmatrix_x4_trans(t.key_block(t.storage.smem_q.bytes) + kda_block_step(block), frag_q);
-  t.load_tokens(scalars.q_norm, block, q_norm);
-  t.load_tokens(scalars.k_norm, block, k_norm);
-  t.load_tokens(scalars.beta, block, rows.beta);
-#pragma unroll
-  for (int x = 0; x < 8; ++x) {
-    rows.q[x] = kda_element(frag_q, x) * q_norm[kda_token(x)];
-    rows.k[x] = kda_element(frag_k, x) * k_norm[kda_token(x)];
+  template <class Config>
+  __device__ __forceinline__ void load(const KdaConsumerThread<Config>& t, int block) {
+    const KdaTokenScalars& scalars = t.token_scalars();
+    ptx::ldmatrix_x4_trans(t.key_block(t.storage.smem_k.bytes) + kda_block_step(block), k);
+    ptx::ldmatrix_x4_trans(t.key_block(t.storage.smem_q.bytes) + kda_block_step(block), q);
+    t.load_tokens(scalars.q_norm, block, q_norm);
+    t.load_tokens(scalars.k_norm, block, k_norm);
+    t.load_tokens(scalars.beta, block, beta);
   }
-}
+  __device__ __forceinline__ void apply_norms(KdaBlockRows& rows) const {
+#pragma unroll
+    for (int x = 0; x < 8; ++x) {
+      rows.q[x] = kda_element(q, x) * q_norm[kda_token(x)];
+      rows.k[x] = kda_element(k, x) * k_norm[kda_token(x)];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rows.beta[i] = beta[i];
+  }
+};
 
 // Adds A B for the 16 columns of B.
 __device__ __forceinline__ void multiply_block(float* sum, const uint32_t* a, const uint32_t (&b)[4]) {

@@ -44,8 +44,8 @@ class KdaGateTile {
   }
 
  private:
-  // Panels of 32 keys; the address of element 0 of block 0, and from there by the swizzle: 8 keys further flips bit 1 of
-  // the 16-byte unit, the next row (an odd one) bit 0.
+  // Panels of 32 keys; the address of element 0 of block 0, and from there by the swizzle: 8 keys further flips bit 1
+  // of the 16-byte unit, the next row (an odd one) bit 0.
   __device__ __forceinline__ uint32_t float_address(int block, int x) const {
     const int key = t_.key(), row = 2 * t_.quad();
     uint32_t address = ptx::shared_address(t_.storage.smem_g) + (key >> 5) * kKdaPanelBytes + row * kPanelRowBytes +
@@ -96,27 +96,19 @@ __device__ __forceinline__ void add_up_tokens(int quad, float (&values)[kElement
   }
 }
 
-// NOTE: from shared memory where it is needed; there are no registers to keep it in.
 template <class Config>
-__device__ __forceinline__ KdaGate<Config> load_gate(const KdaConsumerThread<Config>& t) {
-  const KdaGateScalars& scalars = t.gate_scalars();
-  return {scalars.a, t.params.lower_bound, {scalars.bias[t.key()], scalars.bias[t.key() + 8]}};
-}
-
-template <class Config>
-__device__ __forceinline__ void load_log2_decays(const KdaConsumerThread<Config>& t, const KdaGate<Config>& gate,
-                                                 int block, float* g) {
+__device__ __forceinline__ void load_log2_decays(const KdaConsumerThread<Config>& t, int block, float* g) {
   float x[8];
   KdaGateTile<Config>(t).load(block, x);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) g[i] = gate.log2_decay(x[i], kda_key_half(i));
+  KdaGate<Config>(t).log2_decays(x, g);
 }
 
 template <class Config>
 __device__ __forceinline__ void load_decays(const KdaConsumerThread<Config>& t, KdaDecays& decays) {
-  const KdaGate<Config> gate = load_gate(t);
 #pragma unroll
-  for (int block = 0; block < 4; ++block) load_log2_decays(t, gate, block, decays.g + 8 * block);
+  for (int block = 0; block < 4; ++block) {
+    load_log2_decays(t, block, decays.g + 8 * block);
+  }
   if (t.gate_scalars().rows < 64) clear_masked_tokens<Config, 4>(t, decays.g);
   decays.last[0] = decays.last[1] = 0;
   add_up_tokens<false>(t.quad(), decays.g, decays.last);

@@ -5,8 +5,8 @@
 #include "backends/cuda/sm90/kda/gradients/params.h"
 #include "backends/cuda/sm90/kda/gradients/storage.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
-#include "backends/cuda/sm90/ptx/mbarrier.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
+#include "backends/cuda/sm90/ptx/mbarrier.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -23,7 +23,7 @@ __device__ __forceinline__ void load_gate_scalars(KdaGradientsStorage<Config>& s
     const float a = params.a_log ? __expf(params.a_log[head]) : 1;
     const int rows = params.chunks[walk.tile / params.value_heads].rows;
     const uint32_t slot = walk.scalar_slot();
-    ptx::mbarrier_wait(&storage.bar_gate_scalars_empty[slot], walk.scalar_parity() ^ 1);
+    ptx::mbarrier_sleep(&storage.bar_gate_scalars_empty[slot], walk.scalar_parity() ^ 1);
     KdaGateScalars& scalars = storage.gate_scalars[slot];
     for (int key = lane; key < 128; key += kWarpThreads) {
       const bool present = params.dt_bias && key < params.key_dim;
@@ -57,8 +57,8 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
     const int head = walk.tile % params.value_heads;
     const KdaChunk chunk = params.chunks[walk.tile / params.value_heads];
     const uint32_t slot = walk.scalar_slot();
-    ptx::mbarrier_wait(&storage.bar_token_scalars_full[slot], walk.scalar_parity());
-    ptx::mbarrier_wait(&storage.bar_key_sums_full, walk.parity());
+    ptx::mbarrier_sleep(&storage.bar_token_scalars_full[slot], walk.scalar_parity());
+    ptx::mbarrier_sleep(&storage.bar_key_sums_full, walk.parity());
     float dbeta[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -84,7 +84,8 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
     for (int half = 0; half < 2; ++half) {
       const int token = lane + half * kWarpThreads;
       const int64_t row = static_cast<int64_t>(chunk.batch) * params.tokens + chunk.token + token;
-      if (token < chunk.rows) store_scalar(params.dbeta, params.dbeta_type, row * params.value_heads + head, dbeta[half]);
+      if (token < chunk.rows)
+        store_scalar(params.dbeta, params.dbeta_type, row * params.value_heads + head, dbeta[half]);
     }
   }
 }
@@ -99,15 +100,15 @@ class KdaGradientsStorer {
 
   __device__ __forceinline__ void run() {
     for (; walk_.tile < params_.num_tiles; walk_.advance()) {
-      ptx::mbarrier_wait(&storage_.bar_dv_full, walk_.parity());
+      ptx::mbarrier_sleep(&storage_.bar_dv_full, walk_.parity());
       store<2, 64, 2>(storage_.smem_v.bytes, params_.tensor_map_dv, params_.dv, params_.value_dim);
       release(kKdaV);
-      ptx::mbarrier_wait(&storage_.bar_dg_full, walk_.parity());
-      store<Config::kGatePanels, Config::kGatePanelColumns, Config::kGateBytes>(
-          storage_.smem_g, params_.tensor_map_dg, params_.dg, params_.key_dim);
+      ptx::mbarrier_sleep(&storage_.bar_dg_full, walk_.parity());
+      store<Config::kGatePanels, Config::kGatePanelColumns, Config::kGateBytes>(storage_.smem_g, params_.tensor_map_dg,
+                                                                                params_.dg, params_.key_dim);
       store_d_a_log();
       release(kKdaG);
-      ptx::mbarrier_wait(&storage_.bar_dqk_full, walk_.parity());
+      ptx::mbarrier_sleep(&storage_.bar_dqk_full, walk_.parity());
       store<2, 64, 2>(storage_.smem_q.bytes, params_.tensor_map_dq, params_.dq, params_.key_dim);
       store<2, 64, 2>(storage_.smem_k.bytes, params_.tensor_map_dk, params_.dk, params_.key_dim);
       release(kKdaK);

@@ -82,8 +82,7 @@ cudaError_t run_for_gate_type(DType type, const KdaGradientsParams& params, int 
 cudaError_t run(const ops::KdaOptions& options, DType type, const KdaGradientsParams& params, int blocks,
                 cudaStream_t stream) {
   switch (options.gate) {
-    case ops::GateKind::kGiven:
-      return run_for_gate_type<ops::GateKind::kGiven, true>(type, params, blocks, stream);
+    case ops::GateKind::kGiven: return run_for_gate_type<ops::GateKind::kGiven, true>(type, params, blocks, stream);
     case ops::GateKind::kSoftplus:
       return run_for_gate_type<ops::GateKind::kSoftplus, true>(type, params, blocks, stream);
     case ops::GateKind::kBounded: break;

@@ -14,9 +14,10 @@ namespace warpgrad::cuda::sm90 {
 //     dk-_j = sum_i (dA_ij beta_i k_i + dAqk_ij q_i) exp(G_i - G_j) + exp(G_C - G_j) dKr_j
 // over i > j; i = j has no part in dG and is added to dq and dk by itself.
 //
-// The rows of block b are relative to its first row (first[b]): q 2^(G - first), k 2^(G - first) and k 2^(first - G), as
-// bfloat16 fragments made once. From block to block the reference moves in the float32 sums, Horner's way. dG multiplies the
-// sums by the same rounded fragments, so that a pair is taken away from dG_j exactly as it was added to dG_i.
+// The rows of block b are relative to its first row (first[b]): q 2^(G - first), k 2^(G - first) and k 2^(first - G),
+// as bfloat16 fragments made once. From block to block the reference moves in the float32 sums, Horner's way. dG
+// multiplies the sums by the same rounded fragments, so that a pair is taken away from dG_j exactly as it was added to
+// dG_i.
 //
 // A block that decays too much (`steep`) has k relative to the first row of the next block instead, and the pairs
 // inside it apart.
@@ -73,29 +74,43 @@ class KdaPairs {
     }
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
+      KdaRawBlockRows raw;
       KdaBlockRows rows;
       float factor[8], reference[2];
-      load_block_rows(t_, block, rows);
+      uint32_t frag_k[4], pair[2][4];
+      raw.load(t_, block);
+      load_pair<false>(0, block, block, pair[0]);
       const bool steep = find_steep(block, decays);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float next = block < 3 ? decays.first[block < 3 ? block + 1 : 3][half] : decays.last[half] - kKdaReferenceShift;
+        const float next =
+            block < 3 ? decays.first[block < 3 ? block + 1 : 3][half] : decays.last[half] - kKdaReferenceShift;
         reference[half] = steep ? next : decays.first[block][half];
       }
-      uint32_t frag_k[4];
-      make_fragments(block, decays, rows, reference, factor, frag_k);
-      if (Config::kAnyDecay && steep) move_reference(block, state);
+      make_factors(block, decays, reference, factor);
+      raw.apply_norms(rows);
+      make_fragments(block, rows, factor, frag_k);
+      if (steep) move_reference(block, state);
 #pragma unroll
-      for (int i = block; i < 4; ++i) {
-        if (Config::kAnyDecay && i == block && steep) continue;
-        uint32_t pair[4];
-        ptx::ldmatrix_x4(t_.score_rows(storage_.smem_d_aqk.bytes, i, block), pair);
-        multiply_block(state.q + 8 * i, frag_k, pair);
-        ptx::ldmatrix_x4(t_.score_rows(storage_.smem_da.bytes, i, block), pair);
-        multiply_block(state.m + 8 * i, frag_k, pair);
+      for (int n = 0; n < 2 * (4 - block); ++n) {  // dAqk, dA of each row of blocks; the next is loaded ahead
+        const int i = block + n / 2;
+        if (n + 1 < 2 * (4 - block)) load_pair<false>((n + 1) % 2, block + (n + 1) / 2, block, pair[(n + 1) % 2]);
+        if (i == block && steep) continue;
+        multiply_block((n % 2 ? state.m : state.q) + 8 * i, frag_k, pair[n % 2]);
       }
       finish_rows(block, state, decays, rows, reference, factor, out);
       if (!steep) move_reference(block, state);
+    }
+  }
+
+  // Of dAqk (0) or dA (1), as B fragments.
+  template <bool kByColumns>
+  __device__ __forceinline__ void load_pair(int which, int block_i, int block_j, uint32_t (&pair)[4]) {
+    const uint8_t* tile = which ? storage_.smem_da.bytes : storage_.smem_d_aqk.bytes;
+    if constexpr (kByColumns) {
+      ptx::ldmatrix_x4_trans(t_.score_columns(tile, block_i, block_j), pair);
+    } else {
+      ptx::ldmatrix_x4(t_.score_rows(tile, block_i, block_j), pair);
     }
   }
 
@@ -111,22 +126,25 @@ class KdaPairs {
     return any;
   }
 
-  __device__ __forceinline__ void make_fragments(int block, const KdaDecays& decays, const KdaBlockRows& rows,
-                                                 const float (&reference)[2], float (&factor)[8],
+  __device__ __forceinline__ void make_factors(int block, const KdaDecays& decays, const float (&reference)[2],
+                                               float (&factor)[8]) {
+#pragma unroll
+    for (int x = 0; x < 8; ++x) {
+      const float g = decays.g[8 * block + x];
+      factor[x] = ptx::ex2_approx(g - decays.first[block][kda_key_half(x)]);
+      inverse_[8 * block + x] = ptx::ex2_approx(reference[kda_key_half(x)] - g);
+    }
+  }
+
+  __device__ __forceinline__ void make_fragments(int block, const KdaBlockRows& rows, const float (&factor)[8],
                                                  uint32_t (&frag_k)[4]) {
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      float* inverse = inverse_ + 8 * block + 2 * m;
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float g = decays.g[8 * block + 2 * m + e];
-        factor[2 * m + e] = ptx::ex2_approx(g - decays.first[block][m & 1]);
-        inverse[e] = ptx::ex2_approx(reference[m & 1] - g);
-      }
       const int x = 2 * m, i = kda_token(x);
+      const float* inverse = inverse_ + 8 * block + x;
       frag_k[m] = ptx::cvt_pair<kKdaType>(rows.k[x] * inverse[0], rows.k[x + 1] * inverse[1]);
-      frag_beta_k_[4 * block + m] =
-          ptx::cvt_pair<kKdaType>(rows.k[x] * rows.beta[i] * factor[x], rows.k[x + 1] * rows.beta[i + 1] * factor[x + 1]);
+      frag_beta_k_[4 * block + m] = ptx::cvt_pair<kKdaType>(rows.k[x] * rows.beta[i] * factor[x],
+                                                            rows.k[x + 1] * rows.beta[i + 1] * factor[x + 1]);
       frag_q_[4 * block + m] = ptx::cvt_pair<kKdaType>(rows.q[x] * factor[x], rows.q[x + 1] * factor[x + 1]);
     }
   }
@@ -140,7 +158,8 @@ class KdaPairs {
     }
   }
 
-  // The rows of a block are complete: dq, M (and with it dk+ and a part of dbeta), what dKr gives, and their parts of dG.
+  // The rows of a block are complete: dq, M (and with it dk+ and a part of dbeta), what dKr gives, and their parts of
+  // dG.
   __device__ __forceinline__ void finish_rows(int block, const KdaStateGradients& state, const KdaDecays& decays,
                                               const KdaBlockRows& rows, const float (&reference)[2],
                                               const float (&factor)[8], KdaKeyGradients& out) {
@@ -151,15 +170,15 @@ class KdaPairs {
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
       const int i = 8 * block + x, half = kda_key_half(x), token = kda_token(x);
-      const float m = state.m[i] * factor[x], dq = state.q[i] * factor[x] + diagonal[token] * rows.k[x];
+      const float m = state.m[i] * factor[x], dq = fmaf(diagonal[token], rows.k[x], state.q[i] * factor[x]);
       const float from_kr = state.r[i] * (inverse_[i] * to_last[half]);
       out.dq[i] = dq;
-      out.dk[i] = rows.beta[token] * m + from_kr + diagonal[token] * rows.q[x];
-      out.dg[i] = state.q[i] * kda_element(frag_q_ + 4 * block, x) +
-                  state.m[i] * kda_element(frag_beta_k_ + 4 * block, x) - from_kr * rows.k[x];
-      out.d_last[half] += rows.k[x] * from_kr;
-      sum_beta[token] += rows.k[x] * m;
-      sum_q[token] += rows.q[x] * dq;
+      out.dk[i] = fmaf(rows.beta[token], m, fmaf(diagonal[token], rows.q[x], from_kr));
+      out.dg[i] = fmaf(state.q[i], kda_element(frag_q_ + 4 * block, x),
+                       fmaf(-from_kr, rows.k[x], state.m[i] * kda_element(frag_beta_k_ + 4 * block, x)));
+      out.d_last[half] = fmaf(rows.k[x], from_kr, out.d_last[half]);
+      sum_beta[token] = fmaf(rows.k[x], m, sum_beta[token]);
+      sum_q[token] = fmaf(rows.q[x], dq, sum_q[token]);
     }
     t_.store_key_sums(kKdaSumBeta, block, sum_beta);
     t_.store_key_sums(kKdaSumQ, block, sum_q);
@@ -170,29 +189,29 @@ class KdaPairs {
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       const bool steep = Config::kAnyDecay && (steep_ >> block & 1);
-      float sums[8] = {};
+      uint32_t frag_k[4], pair[2][4];
+      float k_norm[4], sums[8] = {};
+      load_pair<true>(0, 3, block, pair[0]);
+      ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_k.bytes) + kda_block_step(block), frag_k);
+      t_.load_tokens(t_.token_scalars().k_norm, block, k_norm);
 #pragma unroll
-      for (int i = 3; i >= block; --i) {
+      for (int n = 0; n < 2 * (4 - block); ++n) {
+        const int i = 3 - n / 2;
+        if (n + 1 < 2 * (4 - block)) load_pair<true>((n + 1) % 2, 3 - (n + 1) / 2, block, pair[(n + 1) % 2]);
         if (i == block && steep) continue;
-        uint32_t pair[4];
-        ptx::ldmatrix_x4_trans(t_.score_columns(storage_.smem_d_aqk.bytes, i, block), pair);
-        multiply_block(sums, frag_q_ + 4 * i, pair);
-        ptx::ldmatrix_x4_trans(t_.score_columns(storage_.smem_da.bytes, i, block), pair);
-        multiply_block(sums, frag_beta_k_ + 4 * i, pair);
+        multiply_block(sums, (n % 2 ? frag_beta_k_ : frag_q_) + 4 * i, pair[n % 2]);
         // A steep block's columns are relative to the block after it.
-        if (i == block || (i == block + 1 && steep)) continue;
+        if (n % 2 == 0 || i == block || (i == block + 1 && steep)) continue;
 #pragma unroll
         for (int x = 0; x < 8; ++x) sums[x] *= to_next_[i > 0 ? i - 1 : 0][kda_key_half(x)];
       }
-      finish_columns(block, sums, out);
+      finish_columns(block, sums, frag_k, k_norm, out);
     }
   }
 
-  __device__ __forceinline__ void finish_columns(int block, const float (&sums)[8], KdaKeyGradients& out) {
-    uint32_t frag_k[4];
-    float k_norm[4], sum_k[4] = {};
-    ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_k.bytes) + kda_block_step(block), frag_k);
-    t_.load_tokens(t_.token_scalars().k_norm, block, k_norm);
+  __device__ __forceinline__ void finish_columns(int block, const float (&sums)[8], const uint32_t (&frag_k)[4],
+                                                 const float (&k_norm)[4], KdaKeyGradients& out) {
+    float sum_k[4] = {};
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       const int x = 2 * m, i = 8 * block + x;
@@ -202,9 +221,9 @@ class KdaPairs {
       const uint32_t rounded = ptx::cvt_pair<kKdaType>(k[0] * inverse_[i], k[1] * inverse_[i + 1]);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        out.dg[i + e] -= sums[x + e] * kda_element(&rounded, e);
-        out.dk[i + e] += sums[x + e] * inverse_[i + e];
-        sum_k[kda_token(x + e)] += k[e] * out.dk[i + e];
+        out.dg[i + e] = fmaf(-sums[x + e], kda_element(&rounded, e), out.dg[i + e]);
+        out.dk[i + e] = fmaf(sums[x + e], inverse_[i + e], out.dk[i + e]);
+        sum_k[kda_token(x + e)] = fmaf(k[e], out.dk[i + e], sum_k[kda_token(x + e)]);
       }
     }
     t_.store_key_sums(kKdaSumK, block, sum_k);

@@ -39,7 +39,7 @@ class KdaGradientsProducer {
 
  private:
   __device__ __forceinline__ uint64_t* begin(KdaGradientsInput input, uint32_t bytes) {
-    ptx::mbarrier_wait(&storage_.bar_empty[input], walk_.parity() ^ 1);
+    ptx::mbarrier_sleep(&storage_.bar_empty[input], walk_.parity() ^ 1);
     ptx::mbarrier_arrive_expect_tx(&storage_.bar_full[input], bytes);
     return &storage_.bar_full[input];
   }
@@ -76,7 +76,7 @@ class KdaGradientsProducer {
 
   __device__ __forceinline__ void load_token_scalars() {
     const uint32_t slot = walk_.scalar_slot();
-    ptx::mbarrier_wait(&storage_.bar_token_scalars_empty[slot], walk_.scalar_parity() ^ 1);
+    ptx::mbarrier_sleep(&storage_.bar_token_scalars_empty[slot], walk_.scalar_parity() ^ 1);
     uint64_t* full = &storage_.bar_token_scalars_full[slot];
     ptx::mbarrier_arrive_expect_tx(full, sizeof(KdaTokenScalars));
     const uint8_t* record = params_.records + static_cast<size_t>(walk_.tile) * params_.record.bytes();

@@ -144,7 +144,7 @@ class KdaStateProducts {
       for (int m = 0; m < 4; ++m) {  // rows row + 8 (m % 2)
         const float x = dy[8 * q + 2 * m], y = dy[8 * q + 2 * m + 1];
         const float2 v = ptx::widen_pair<kKdaType>(frag_v[q][m]);
-        sums[m & 1] += x * v.x + y * v.y;
+        sums[m & 1] = fmaf(x, v.x, fmaf(y, v.y, sums[m & 1]));
         pairs[m] = ptx::cvt_pair<kKdaType>(x, y);
         scaled[m] = ptx::cvt_pair<kKdaType>(beta[m & 1] * x, beta[m & 1] * y);
       }
