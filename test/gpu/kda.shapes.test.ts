@@ -18,11 +18,16 @@ import { kdaNaturalsByCpu, kdaToleranceOnGpu, randomTolerance } from '../support
 
 const pool = new Pool('KDA shapes');
 
-async function failures(shape: KdaShape): Promise<string[]> {
+async function compared(shape: KdaShape) {
   const twins = drawKdaTwins(pool, shape);
   const { gpu, cpu } = await compareKdaTwins(twins);
   const naturals: Partial<Record<keyof KdaResults, number>> = await kdaNaturalsByCpu(await caseOfTwins(twins));
   disposeKdaTwins(twins);
+  return { gpu, cpu, naturals };
+}
+
+async function failures(shape: KdaShape): Promise<string[]> {
+  const { gpu, cpu, naturals } = await compared(shape);
   return failuresOf(gpu, cpu, (name) => kdaToleranceOnGpu(name, cpu[name], naturals));
 }
 
@@ -138,9 +143,10 @@ describeCuda("the public tests' shapes", () => {
     { T: 4096, heads: [1, 2], dims: [64, 64], gate: 'softplus', saveIntermediates: true },
   ];
   test.each(shapes.map((shape) => [titleOf(shape), shape] as const))('%s', async (_title, shape) => {
-    const twins = drawKdaTwins(pool, shape);
-    const { gpu, cpu } = await compareKdaTwins(twins);
-    disposeKdaTwins(twins);
-    expect(failuresOf(gpu, cpu, (name) => ({ rmsRatio: PUBLIC_RMS_RATIO[name] }))).toEqual([]);
+    const { gpu, cpu, naturals } = await compared(shape);
+    // The sum of A_log's gradient cancels, see FORMAT.md; with a few heads a ratio of its few values says nothing.
+    const tolerance = (name: keyof KdaResults) =>
+      name === 'dALog' ? kdaToleranceOnGpu(name, cpu[name], naturals) : { rmsRatio: PUBLIC_RMS_RATIO[name] };
+    expect(failuresOf(gpu, cpu, tolerance)).toEqual([]);
   });
 });

@@ -25,6 +25,19 @@ export const PUBLIC_RMS_RATIO: Readonly<Record<keyof KdaResults, number>> = {
   ...{ dInitialState: 0.008, dALog: 0.008, dDtBias: 0.008 },
 };
 
+/** Three standard deviations of three roundings to bfloat16, 1.7e-3 each, of every term. */
+const DBETA_FACTOR = 1e-2;
+
+/**
+ * How much larger than dβ the terms of dβ = Σ_v dY v + … are, dY = dv / β, taken as a root of a sum of squares. Under strong
+ * decay the final state is the last token's alone, whose few large terms may cancel and are most of dβ.
+ */
+function cancellationOfDBeta({ inputs }: KdaCase, { dv, dbeta }: Pick<KdaResults, 'dv' | 'dbeta'>): number {
+  const V = inputs.v.shape[3];
+  const rms = (values: Float64Array) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
+  return rms(dv.data.map((x, at) => (x * inputs.v.data[at]) / inputs.beta.data[Math.floor(at / V)])) / rms(dbeta.data);
+}
+
 export function kdaReports(setting: Setting): void {
   const runs = setting.dtypes.map((dtype): KdaRun => ({ dtype, device: setting.device }));
   reportsOfDecays(setting, runs);
@@ -41,8 +54,12 @@ function reportsOfDecays({ dims, failures }: Setting, runs: readonly KdaRun[]): 
       const random = new Random(`saturated ${g} ${run.dtype}`);
       const drawn = drawKdaCase(random, { T: 96, heads: [1, 1], dims: [128, 128] }, {}, () => g);
       const item = roundedKdaCase({ ...drawn, dFinalState: random.tensor([1, 1, 128, 128]) }, run.dtype);
-      const allowed = (name: keyof KdaResults) => (run.dtype === 'float32' ? 1e-5 : PUBLIC_RMS_RATIO[name]);
-      const expected: Partial<KdaResults> = kdaReference(item);
+      const expected = kdaReference(item);
+      const cancelled = cancellationOfDBeta(item, expected);
+      const allowed = (name: keyof KdaResults) => {
+        if (run.dtype === 'float32') return 1e-5;
+        return PUBLIC_RMS_RATIO[name] + (name === 'dbeta' ? DBETA_FACTOR * cancelled : 0);
+      };
       expect(failuresOf(await runKda(item, run), expected, (name) => ({ rmsRatio: allowed(name) }))).toEqual([]);
     });
   });
