@@ -77,6 +77,8 @@ struct KdaConsumerThread {
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(barrier);
   }
+  // By every thread, where plain reads or writes of the other side follow or went before.
+  __device__ __forceinline__ static void arrive_each(uint64_t* barrier) { ptx::mbarrier_arrive(barrier); }
   __device__ __forceinline__ void release(KdaGradientsInput input) const { arrive(&storage.bar_empty[input]); }
   __device__ __forceinline__ void sync_consumers() const {
     ptx::bar_sync(kKdaBarrierConsumers, Config::kConsumerThreads);
