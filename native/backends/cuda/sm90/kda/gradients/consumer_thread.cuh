@@ -52,10 +52,11 @@ struct KdaConsumerThread {
         warp(warp_in),
         lane(threadIdx.x % kWarpThreads) {}
 
-  // Keeps what follows from the lane, mostly addresses, from being held in registers from one phase to another.
+  // Keeps what follows from the lane, mostly addresses, from being held in registers from one phase to another; only
+  // where there are none left, since it takes time.
   __device__ __forceinline__ void begin_phase() {
     ptx::bar_warp_sync();
-    lane = ptx::read_thread_idx() % kWarpThreads;
+    if constexpr (Config::kAnyDecay) lane = ptx::read_thread_idx() % kWarpThreads;
   }
 
   __device__ __forceinline__ int group() const { return lane / 4; }
