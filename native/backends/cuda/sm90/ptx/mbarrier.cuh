@@ -54,7 +54,8 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity
 #endif
 }
 
-// The same for long waits of helper warps: sleeps until then rather than asking again and again, which takes issue slots.
+// The same for long waits of helper warps: sleeps until then rather than asking again and again, which takes issue
+// slots.
 __device__ __forceinline__ void mbarrier_sleep(uint64_t* barrier, uint32_t parity) {
   constexpr uint32_t kNanoseconds = 10'000'000;
 #ifdef WARPGRAD_BOUNDED_WAITS

@@ -26,13 +26,13 @@ class KdaGradientsConsumer {
       KdaStateProducts<Config>(t_).run(state);
       KdaKeyGradients gradients;
       add_pairs(state, gradients);
-      t_.arrive(&storage_.bar_key_sums_full);
+      t_.arrive_each(&storage_.bar_key_sums_full);
       t_.begin_phase();
       finish_gate(gradients);
-      t_.arrive(&storage_.bar_gate_scalars_empty[slot]);
+      t_.arrive_each(&storage_.bar_gate_scalars_empty[slot]);
       t_.begin_phase();
       finish_norms(gradients);
-      t_.arrive(&storage_.bar_token_scalars_empty[slot]);
+      t_.arrive_each(&storage_.bar_token_scalars_empty[slot]);
     }
   }
 
@@ -92,8 +92,7 @@ class KdaGradientsConsumer {
       tile.store(block, dx);
     }
     if constexpr (Config::kGate != ops::GateKind::kGiven) store_gate_parts(gate, d_a_log, d_bias);
-    ptx::fence_proxy_async();
-    t_.arrive(&storage_.bar_dg_full);
+    t_.arrive_each(&storage_.bar_dg_full);
   }
 
   __device__ __forceinline__ void store_gate_parts(const KdaGate<Config>& gate, float d_a_log,
@@ -119,8 +118,7 @@ class KdaGradientsConsumer {
     ptx::mbarrier_wait(&storage_.bar_token_sums_full, t_.walk.parity());
     finish_norm(storage_.smem_q.bytes, scalars.q_norm, storage_.q_dq, gradients.dq);
     finish_norm(storage_.smem_k.bytes, scalars.k_norm, storage_.k_dk, gradients.dk);
-    ptx::fence_proxy_async();
-    t_.arrive(&storage_.bar_dqk_full);
+    t_.arrive_each(&storage_.bar_dqk_full);
   }
 
   __device__ __forceinline__ void finish_norm(const uint8_t* tile, const float* norms, const float* sums,

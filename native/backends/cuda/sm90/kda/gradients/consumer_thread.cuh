@@ -52,10 +52,11 @@ struct KdaConsumerThread {
         warp(warp_in),
         lane(threadIdx.x % kWarpThreads) {}
 
-  // Keeps what follows from the lane, mostly addresses, from being held in registers from one phase to another.
+  // Keeps what follows from the lane, mostly addresses, from being held in registers from one phase to another; only
+  // where there are none left, since it takes time.
   __device__ __forceinline__ void begin_phase() {
     ptx::bar_warp_sync();
-    lane = ptx::read_thread_idx() % kWarpThreads;
+    if constexpr (Config::kAnyDecay) lane = ptx::read_thread_idx() % kWarpThreads;
   }
 
   __device__ __forceinline__ int group() const { return lane / 4; }
@@ -77,6 +78,8 @@ struct KdaConsumerThread {
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(barrier);
   }
+  // By every thread, where plain reads or writes of the other side follow or went before.
+  __device__ __forceinline__ static void arrive_each(uint64_t* barrier) { ptx::mbarrier_arrive(barrier); }
   __device__ __forceinline__ void release(KdaGradientsInput input) const { arrive(&storage.bar_empty[input]); }
   __device__ __forceinline__ void sync_consumers() const {
     ptx::bar_sync(kKdaBarrierConsumers, Config::kConsumerThreads);

@@ -33,8 +33,7 @@ __device__ __forceinline__ void load_gate_scalars(KdaGradientsStorage<Config>& s
       scalars.a = a;
       scalars.rows = rows;
     }
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(&storage.bar_gate_scalars_full[slot]);
+    ptx::mbarrier_arrive(&storage.bar_gate_scalars_full[slot]);
   }
 }
 
@@ -75,11 +74,8 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
       const float beta = scalars.beta[token];
       if (params.beta_top != 0) dbeta[half] *= beta * (1 - beta / params.beta_top);
     }
-    __syncwarp();
-    if (lane == 0) {
-      ptx::mbarrier_arrive(&storage.bar_token_sums_full);
-      ptx::mbarrier_arrive(&storage.bar_token_scalars_empty[slot]);
-    }
+    ptx::mbarrier_arrive(&storage.bar_token_sums_full);
+    ptx::mbarrier_arrive(&storage.bar_token_scalars_empty[slot]);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int token = lane + half * kWarpThreads;
@@ -125,6 +121,7 @@ class KdaGradientsStorer {
     const KdaChunk chunk = params_.chunks[walk_.tile / params_.value_heads];
     if (chunk.rows == 64) {
       if (lane_ != 0) return;
+      ptx::fence_proxy_async();  // here rather than in the consumers, where it takes time
       for (int i = 0; i < kPanels; ++i) {
         ptx::tensor_store(map, {i * kColumns, chunk.token, head, chunk.batch}, smem + i * kKdaPanelBytes);
       }

@@ -8,8 +8,8 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 __device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& storage) {
-  // Arrivals are counted in warps.
-  constexpr int kConsumers = Config::kConsumerWarps;
+  // Slots of the copy engine are given back once a warp; the other barriers count threads.
+  constexpr int kConsumers = Config::kConsumerWarps, kThreads = Config::kConsumerThreads;
   for (int i = 0; i < kNumKdaGradientsInputs; ++i) {
     const bool freed_by_storer = i == kKdaV || i == kKdaK || i == kKdaQ || i == kKdaG;
     ptx::mbarrier_init(&storage.bar_full[i], 1);
@@ -17,15 +17,15 @@ __device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& stora
   }
   for (int i = 0; i < kKdaScalarSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_token_scalars_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_token_scalars_empty[i], kConsumers + 1);
-    ptx::mbarrier_init(&storage.bar_gate_scalars_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_gate_scalars_empty[i], kConsumers);
+    ptx::mbarrier_init(&storage.bar_token_scalars_empty[i], kThreads + kWarpThreads);
+    ptx::mbarrier_init(&storage.bar_gate_scalars_full[i], kWarpThreads);
+    ptx::mbarrier_init(&storage.bar_gate_scalars_empty[i], kThreads);
   }
-  ptx::mbarrier_init(&storage.bar_dv_full, kConsumers);
-  ptx::mbarrier_init(&storage.bar_dg_full, kConsumers);
-  ptx::mbarrier_init(&storage.bar_dqk_full, kConsumers);
-  ptx::mbarrier_init(&storage.bar_key_sums_full, kConsumers);
-  ptx::mbarrier_init(&storage.bar_token_sums_full, 1);
+  ptx::mbarrier_init(&storage.bar_dv_full, kThreads);
+  ptx::mbarrier_init(&storage.bar_dg_full, kThreads);
+  ptx::mbarrier_init(&storage.bar_dqk_full, kThreads);
+  ptx::mbarrier_init(&storage.bar_key_sums_full, kThreads);
+  ptx::mbarrier_init(&storage.bar_token_sums_full, kWarpThreads);
   ptx::fence_mbarrier_init();
 }
 
