@@ -79,7 +79,7 @@ describeCuda('refused on the GPU', () => {
     expectError(
       () => kdaForward(...kdaInputs(K, 64)),
       'ERR_WARPGRAD_UNSUPPORTED',
-      `kdaForward: on cuda the key dimension may be up to 128 and the value dimension up to 256, got ${K} and 64`,
+      `kdaForward: on cuda the dimension of keys may be up to 128 and that of values up to 256, got ${K} and 64`,
     );
   });
 
@@ -90,7 +90,7 @@ describeCuda('refused on the GPU', () => {
     expectError(
       () => kdaBackward(v, saved),
       'ERR_WARPGRAD_UNSUPPORTED',
-      `kdaBackward: on cuda the key dimension may be up to 128 and the value dimension up to 128, got 64 and ${V}`,
+      `kdaBackward: on cuda the dimension of keys may be up to 128 and that of values up to 128, got 64 and ${V}`,
     );
   });
 });
