@@ -1,3 +1,5 @@
+import { types } from 'node:util';
+
 import { WarpgradRangeError, WarpgradTypeError } from './errors';
 
 /** As in native/core/tensor_view.h. */
@@ -46,7 +48,9 @@ function describeKnown(value: unknown): string {
 
 /** Refuses options that the operation does not have. @throws WarpgradTypeError */
 export function expectKnownOptions(caller: string, options: unknown, known: readonly string[]): void {
-  if (typeof options !== 'object' || options === null || Array.isArray(options)) {
+  // What a promise or a map holds is no property: it would be taken for no options at all.
+  const hides = types.isPromise(options) || types.isMap(options);
+  if (typeof options !== 'object' || options === null || Array.isArray(options) || hides) {
     throw new WarpgradTypeError(`${caller}: options must be an object, got ${describe(options)}`);
   }
   for (const name in options) {

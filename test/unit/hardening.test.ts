@@ -118,6 +118,17 @@ describe('objects', () => {
     expectError(() => tensor.to({ stream: null as never }), 'ERR_INVALID_ARG_TYPE', /got null/);
   });
 
+  test('options that were not awaited, or are in a map: refused, not taken for none', () => {
+    const x = Tensor.zeros([1, 2, 1, 8]);
+    for (const options of [Promise.resolve({ causal: true }), new Map([['causal', true]])]) {
+      expectError(
+        () => attentionForward(x, x, x, options as never),
+        'ERR_INVALID_ARG_TYPE',
+        /options must be an object, got (Promise|Map)$/,
+      );
+    }
+  });
+
   test('messages of values that are hard to describe', () => {
     const { proxy, revoke } = Proxy.revocable({}, {});
     revoke();
