@@ -13,26 +13,26 @@ const MAX_SOFTCAP = 1e18;
 
 export interface AttentionOptions {
   /** No query sees keys to its right, counted from the bottom-right corner: the last query sees the last key. */
-  causal?: boolean;
+  causal?: boolean | undefined;
   /** Keys to the left and to the right of the diagonal that a query sees; Infinity for no limit. Default: no limits. */
-  window?: readonly [left: number, right: number];
+  window?: readonly [left: number, right: number] | undefined;
   /** Factor of q·k. Default: D^-1/2. */
-  softmaxScale?: number;
+  softmaxScale?: number | undefined;
   /** Scores become cap·tanh(score / cap). Default: off, as is 0. */
-  softcap?: number;
+  softcap?: number | undefined;
   /** Learnable logit of each head that takes weight and gives no value: float32 [H]. */
-  sink?: Tensor;
+  sink?: Tensor | undefined;
   /** Offsets of packed queries, [N + 1] starting at 0; then q is [total, H, D]. With `cuSeqlensK`. */
-  cuSeqlensQ?: readonly number[] | Int32Array | Tensor;
+  cuSeqlensQ?: readonly number[] | Int32Array | Tensor | undefined;
   /** Offsets of packed keys. */
-  cuSeqlensK?: readonly number[] | Int32Array | Tensor;
+  cuSeqlensK?: readonly number[] | Int32Array | Tensor | undefined;
   /** Stream to run on. Default: the current one of the device. */
-  stream?: Stream;
+  stream?: Stream | undefined;
 }
 
 export interface AttentionBackwardOptions extends AttentionOptions {
   /** Gradients bitwise equal from run to run. On the CPU they always are. */
-  deterministic?: boolean;
+  deterministic?: boolean | undefined;
 }
 
 export interface AttentionForwardResult {

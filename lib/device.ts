@@ -124,9 +124,9 @@ export function resolveDevice(caller: string, value: unknown): Device {
 
 export interface ConfigureOptions {
   /** Threads that a CPU operation uses, the calling stream's included. Default: all processors, or WARPGRAD_CPU_THREADS. */
-  cpuThreads?: number;
+  cpuThreads?: number | undefined;
   /** Instruction set of the CPU kernels, for testing each path. Default: the best one, or WARPGRAD_CPU_ISA. */
-  cpuInstructionSet?: InstructionSet | 'auto';
+  cpuInstructionSet?: InstructionSet | 'auto' | undefined;
 }
 
 /**

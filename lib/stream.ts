@@ -1,7 +1,7 @@
 import { cudaIndex, resolveDevice, type Device, type DeviceOption } from './device';
 import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { addon, type NativeEvent, type NativeGraph, type NativeStream } from './native';
-import { describe } from './validate';
+import { describe, expectKnownOptions } from './validate';
 
 /** The addon's half of a stream. Internal. */
 export let nativeStream: (stream: Stream) => NativeStream;
@@ -218,4 +218,13 @@ export function resolveStream(caller: string, stream: unknown, device: Device): 
     throw new WarpgradRangeError(`${caller}: stream must be on ${device}, got one on ${stream.device}`);
   }
   return stream;
+}
+
+const TENSOR_OPTIONS = ['dtype', 'device', 'stream'];
+
+/** Refuses options that making and converting tensors does not have. @throws WarpgradTypeError */
+export function expectTensorOptions(caller: string, options: unknown): void {
+  // A stream has a device, and would be taken for the option of that name.
+  if (options instanceof Stream) throw new WarpgradTypeError(`${caller}: options must be { stream }, got a Stream`);
+  expectKnownOptions(caller, options, TENSOR_OPTIONS);
 }

@@ -12,36 +12,35 @@ import {
   overlaps,
   putSizes,
 } from './layout';
-import { nativeStream, resolveStream, type Stream } from './stream';
+import { expectTensorOptions, nativeStream, resolveStream, type Stream } from './stream';
 import { describe, expectDim, expectKnownOptions, expectShapeOption, sizeOf } from './validate';
 
 export interface TensorOptions {
   /** Element type. Default: float32, or what the data say. */
-  dtype?: DType;
+  dtype?: DType | undefined;
   /** Default: 'cpu'. */
-  device?: DeviceOption;
+  device?: DeviceOption | undefined;
   /** Stream that fills the tensor. Default: the device's current one. */
-  stream?: Stream;
+  stream?: Stream | undefined;
 }
 
 export interface ConvertOptions {
-  dtype?: DType;
-  device?: DeviceOption;
-  stream?: Stream;
+  dtype?: DType | undefined;
+  device?: DeviceOption | undefined;
+  stream?: Stream | undefined;
 }
 
 export interface PointerOptions {
   /** Element type. Default: float32. */
-  dtype?: DType;
+  dtype?: DType | undefined;
   /** Default: 'cpu'. */
-  device?: DeviceOption;
+  device?: DeviceOption | undefined;
   /** Distance between neighbours of each dimension, in elements, >= 0. Default: row-major without gaps. */
-  strides?: readonly number[];
+  strides?: readonly number[] | undefined;
   /** An object that the memory lives as long as; kept alive for as long as the tensor, its views or queued work need it. */
-  owner?: object;
+  owner?: object | undefined;
 }
 
-const TENSOR_OPTIONS = ['dtype', 'device', 'stream'];
 const POINTER_OPTIONS = ['dtype', 'device', 'strides', 'owner'];
 
 /** Native halves of disposed tensors, to be filled again: that costs a fraction of making one. */
@@ -106,7 +105,7 @@ export class Tensor {
    */
   static from(data: TensorData, shape?: readonly number[], options: TensorOptions = {}): Tensor {
     const caller = 'Tensor.from';
-    expectKnownOptions(caller, options, TENSOR_OPTIONS);
+    expectTensorOptions(caller, options);
     const dtype = options.dtype === undefined ? undefined : expectDType(caller, options.dtype);
     const { device = 'cpu' } = options;
     const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
@@ -138,7 +137,7 @@ export class Tensor {
   }
 
   static #make(caller: string, shape: readonly number[], options: TensorOptions, zeroed: boolean): Tensor {
-    expectKnownOptions(caller, options, TENSOR_OPTIONS);
+    expectTensorOptions(caller, options);
     const dims = expectShapeOption(caller, shape);
     const { dtype: name = 'float32', device = 'cpu' } = options;
     const dtype = expectDType(caller, name);
@@ -276,7 +275,7 @@ export class Tensor {
    */
   to(options: ConvertOptions): Tensor {
     const caller = 'to';
-    expectKnownOptions(caller, options, TENSOR_OPTIONS);
+    expectTensorOptions(caller, options);
     const { dtype: name = this.dtype } = options;
     const dtype = expectDType(caller, name);
     const device = options.device === undefined ? this.device : resolveDevice(caller, options.device);

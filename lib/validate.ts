@@ -1,5 +1,3 @@
-import { types } from 'node:util';
-
 import { WarpgradRangeError, WarpgradTypeError } from './errors';
 
 /** As in native/core/tensor_view.h. */
@@ -46,11 +44,19 @@ function describeKnown(value: unknown): string {
   return typeof value === 'function' ? 'a function' : String(value);
 }
 
+/**
+ * An object without a property to see, and not made to be plain: a promise that was not awaited, a map. It would be taken
+ * for no options at all.
+ */
+function hidesItsContents(value: object): boolean {
+  for (const _ in value) return false;
+  const prototype = Object.getPrototypeOf(value) as object | null;
+  return prototype !== null && Object.getPrototypeOf(prototype) !== null;
+}
+
 /** Refuses options that the operation does not have. @throws WarpgradTypeError */
 export function expectKnownOptions(caller: string, options: unknown, known: readonly string[]): void {
-  // What a promise or a map holds is no property: it would be taken for no options at all.
-  const hides = types.isPromise(options) || types.isMap(options);
-  if (typeof options !== 'object' || options === null || Array.isArray(options) || hides) {
+  if (typeof options !== 'object' || options === null || Array.isArray(options) || hidesItsContents(options)) {
     throw new WarpgradTypeError(`${caller}: options must be an object, got ${describe(options)}`);
   }
   for (const name in options) {

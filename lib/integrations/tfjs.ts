@@ -28,26 +28,26 @@ const PLACEMENT_OPTIONS = ['device', 'dtype'];
 /** Options of {@link attention}: those of `attentionForward`, with the sink as a tensor of TensorFlow.js. */
 export interface TfjsAttentionOptions extends Omit<AttentionOptions, 'sink' | 'stream'>, Placement {
   /** One logit a query head, [H]. It gets a gradient. */
-  sink?: tf.Tensor;
+  sink?: tf.Tensor | undefined;
   /** Bitwise equal gradients from run to run on a GPU too. */
-  deterministic?: boolean;
+  deterministic?: boolean | undefined;
 }
 
 /** The gate of {@link kda}; `{}` with `aLog` is the softplus gate, with `lowerBound` the bounded one. */
 export interface TfjsKdaGate {
   /** [HV]. It gets a gradient. */
-  aLog?: tf.Tensor;
+  aLog?: tf.Tensor | undefined;
   /** [HV, K] or [HV * K]. It gets a gradient. */
-  dtBias?: tf.Tensor;
-  lowerBound?: number;
+  dtBias?: tf.Tensor | undefined;
+  lowerBound?: number | undefined;
 }
 
 /** Options of {@link kda}: those of `kdaForward`, with the initial state and the gate's parameters as tensors of TensorFlow.js. */
 export interface TfjsKdaOptions
   extends Omit<KdaForwardOptions, 'initialState' | 'outputFinalState' | 'gate' | 'stream'>, Placement {
   /** [N, HV, K, V], or [N, HV, V, K] with `stateLayout: 'vk'`. It gets a gradient. */
-  initialState?: tf.Tensor;
-  gate?: TfjsKdaGate;
+  initialState?: tf.Tensor | undefined;
+  gate?: TfjsKdaGate | undefined;
 }
 
 /**

@@ -1,3 +1,4 @@
+import { runInNewContext } from 'node:vm';
 import { attentionBackward, attentionForward, configure, Event, KdaSaved, Stream, Tensor } from '../../lib';
 import { addon, MAX_CPU_THREADS } from '../../lib/native';
 import { expectError } from '../support/expectError';
@@ -118,15 +119,29 @@ describe('objects', () => {
     expectError(() => tensor.to({ stream: null as never }), 'ERR_INVALID_ARG_TYPE', /got null/);
   });
 
-  test('options that were not awaited, or are in a map: refused, not taken for none', () => {
+  test('options that were not awaited, are in a map, or are a Stream: refused, not taken for none', () => {
     const x = Tensor.zeros([1, 2, 1, 8]);
-    for (const options of [Promise.resolve({ causal: true }), new Map([['causal', true]])]) {
-      expectError(
-        () => attentionForward(x, x, x, options as never),
-        'ERR_INVALID_ARG_TYPE',
-        /options must be an object, got (Promise|Map)$/,
-      );
+    for (const options of [Promise.resolve({ causal: true }), new Map([['causal', true]]), new Date()]) {
+      const refused = /options must be an object, got (Promise|Map|Date)$/;
+      expectError(() => attentionForward(x, x, x, options as never), 'ERR_INVALID_ARG_TYPE', refused);
+      expectError(() => Tensor.zeros([2], options as never), 'ERR_INVALID_ARG_TYPE', refused);
     }
+    const stream = new Stream();
+    expectError(
+      () => Tensor.zeros([2], stream),
+      'ERR_INVALID_ARG_TYPE',
+      'Tensor.zeros: options must be { stream }, got a Stream',
+    );
+    expectError(() => x.to(stream), 'ERR_INVALID_ARG_TYPE', 'to: options must be { stream }, got a Stream');
+  });
+
+  test('options of any make with something to see, or plain and empty', () => {
+    class Settings {
+      dtype = 'float16' as const;
+    }
+    expect(Tensor.zeros([2], new Settings()).dtype).toBe('float16');
+    expect(Tensor.zeros([2], Object.create(null) as object).dtype).toBe('float32');
+    expect(Tensor.zeros([2], runInNewContext('({})') as object).dtype).toBe('float32');
   });
 
   test('messages of values that are hard to describe', () => {
