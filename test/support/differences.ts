@@ -5,9 +5,20 @@ const STEP = 1e-5;
 const MOST_ELEMENTS = 48;
 
 /**
- * Compares a gradient with differences of a float64 `loss` that reads `input` anew at each call, and says what is wrong.
- * Four points, whose error falls with the fourth power of the step. Checks every element of a small input, evenly spread
- * ones of a larger one. `tolerance` is relative to the largest of the gradient, the differences and 1.
+ * Elements of a gradient and differences of a float64 `loss` that reads `input` anew at each call. Four points, whose error
+ * falls with the fourth power of the step. Every element of a small input, evenly spread ones of a larger one.
+ */
+export function sampledDifferences(loss: () => number, input: Float64Tensor, gradient: Float64Tensor, step = STEP) {
+  const size = input.data.length;
+  const stride = Math.max(1, size / MOST_ELEMENTS);
+  const places = Array.from({ length: Math.min(size, MOST_ELEMENTS) }, (_, n) => Math.floor(n * stride));
+  const differences = places.map((at) => derivative(loss, input.data, at, step));
+  return { places, gradients: places.map((at) => gradient.data[at]), differences };
+}
+
+/**
+ * Compares a gradient with differences and says what is wrong. `tolerance` is relative to the largest of the gradient, the
+ * differences and 1.
  */
 export function differenceFailures(
   name: string,
@@ -18,13 +29,10 @@ export function differenceFailures(
   step = STEP,
 ): string[] {
   if (String(gradient.shape) !== String(input.shape)) return [`${name} has shape [${gradient.shape.join(', ')}]`];
-  const size = input.data.length;
-  const stride = Math.max(1, size / MOST_ELEMENTS);
-  const checked = Array.from({ length: Math.min(size, MOST_ELEMENTS) }, (_, n) => Math.floor(n * stride));
-  const expected = checked.map((at) => derivative(loss, input.data, at, step));
-  const allowed = tolerance * Math.max(1, maxAbs(gradient.data), maxAbs(expected));
-  return checked.flatMap((at, n) => {
-    const [got, wanted] = [gradient.data[at], expected[n]];
+  const { places, gradients, differences } = sampledDifferences(loss, input, gradient, step);
+  const allowed = tolerance * Math.max(1, maxAbs(gradient.data), maxAbs(differences));
+  return places.flatMap((at, n) => {
+    const [got, wanted] = [gradients[n], differences[n]];
     if (Math.abs(got - wanted) <= allowed) return []; // false for NaN
     return [
       `${name}: element ${at} of [${input.shape.join(', ')}] is ${got}, central differences give ${wanted}; ` +

@@ -81,6 +81,9 @@ export function attention(): void {
     ...options,
     deterministic: true,
   });
+  const stream = undefined as Stream | undefined;
+  attentionForward(tensor, tensor, tensor, { stream, sink: undefined });
+  Tensor.zeros([1], { stream, dtype: undefined });
   exactly<Tensor>()(dq, dk, dv);
   exactly<Tensor | undefined>()(dSink);
 

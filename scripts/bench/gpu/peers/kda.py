@@ -1,5 +1,5 @@
 """Kimi Delta Attention of flash-linear-attention where it is installed, as a layer calls it. The first call of a shape compiles
-and tunes, for minutes: FLA_CACHE_MODE, FLA_CONFIG_DIR and TRITON_CACHE_DIR keep what it finds."""
+and tunes, for more than half a minute: FLA_CACHE_MODE, FLA_CONFIG_DIR and TRITON_CACHE_DIR are there to keep what it finds."""
 
 import torch
 
