@@ -16,6 +16,15 @@ void backward_keys(const BackwardTask& task) {
   BackwardKeys<FloatProducts>(task).run();
 }
 
+// lse in units of log2. From 2^23 on float32 has whole numbers only, and the roundings of a score and of lse differ by
+// several: lower by more than that, so that the largest score has P = 1, its limit, and not the power of a rounding.
+static float lse_in_log2(float lse) {
+  if (lse == -__builtin_inff()) return __builtin_inff();
+  const float lse_log2 = lse * kLog2E;
+  if (__builtin_fabsf(lse_log2) < 0x1p23f) return lse_log2;
+  return lse_log2 * (lse_log2 > 0 ? 1 - 0x1p-21f : 1 + 0x1p-21f);
+}
+
 void backward_prepare(const PrepareTask& task) {
   with_source({task.dtype, false, false}, [&](auto source) __attribute__((always_inline)) {
     using Element = typename decltype(source)::Element;
@@ -30,8 +39,8 @@ void backward_prepare(const PrepareTask& task) {
       const float delta = reduce_add(sum);
       const float lse = task.lse[row];
       task.delta[row] = delta;
-      task.lse_log2[row] = lse == -__builtin_inff() ? __builtin_inff() : lse * kLog2E;
-      if (task.d_sink != nullptr) d_sink -= exp(splat(task.sink - lse))[0] * delta;
+      task.lse_log2[row] = lse_in_log2(lse);
+      if (task.d_sink != nullptr) d_sink -= exp(min(splat(0.0f), splat(task.sink - lse)))[0] * delta;
     }
     if (task.d_sink != nullptr) *task.d_sink = d_sink;
   });

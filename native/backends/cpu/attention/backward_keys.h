@@ -12,12 +12,16 @@ constexpr int64_t round_up(int64_t value, int64_t step) {
   return (value + step - 1) / step * step;
 }
 
+// A float32 sum loses terms beside which it has grown large: after so many query rows dK and dV go to totals and start
+// anew.
+constexpr int64_t kPartRows = 4096;
+
 // Parts of the task's workspace.
 template <class Products>
 struct Workspace {
   using Word = typename Products::Word;
   int64_t ld_d, ld_dv, d_words, dv_words;
-  float *k, *v, *k_summed, *dk, *dv;
+  float *k, *v, *k_summed, *dk, *dv, *dk_totals, *dv_totals;
   float *q_t, *d_out_t, *q, *d_out, *dq_t;
   int64_t elems;
 
@@ -41,6 +45,8 @@ struct Workspace {
     k_summed = kPer == 1 ? k : part((num_keys + 1) / 2 * d_rows);
     dk = part(num_keys * ld_d);
     dv = part(num_keys * ld_dv);
+    dk_totals = part(num_keys * ld_d);
+    dv_totals = part(num_keys * ld_dv);
     q_t = part(d_words * kQueryBlock);
     d_out_t = part(dv_words * kQueryBlock);
     q = part(kQueryBlock / kPer * ld_d);
@@ -67,11 +73,14 @@ class BackwardKeys {
     load_keys();
     const int64_t row_begin = first_row(band_, begin_) / kQueryBlock * kQueryBlock;
     const int64_t row_end = end_row(band_, begin_ + num_keys_ - 1);
+    int64_t rows = 0;
     for (int64_t head = 0; head < task_.num_heads; ++head) {
-      for (int64_t row = row_begin; row < row_end; row += kQueryBlock) {
+      for (int64_t row = row_begin; row < row_end; row += kQueryBlock, rows += kQueryBlock) {
+        if (rows > 0 && rows % kPartRows == 0) end_part(rows == kPartRows);
         if (!add_query_block(task_.heads[head], row)) return;
       }
     }
+    if (rows > kPartRows) join_totals();
     store_rows(space_.dk, space_.ld_d, task_.shape.d, task_.scale, task_.dk);
     store_rows(space_.dv, space_.ld_dv, task_.shape.dv, 1.0f, task_.dv);
   }
@@ -176,6 +185,22 @@ class BackwardKeys {
 
   static void clear(float* data, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += kLanes) store(data + i, Vec{});
+  }
+
+  // Adds dK and dV to the totals and starts them anew.
+  void end_part(bool first) {
+    add_to(space_.dk_totals, space_.dk, num_keys_ * space_.ld_d, first);
+    add_to(space_.dv_totals, space_.dv, num_keys_ * space_.ld_dv, first);
+    clear(space_.dk, 0, num_keys_ * space_.ld_d);
+    clear(space_.dv, 0, num_keys_ * space_.ld_dv);
+  }
+  void join_totals() {
+    add_to(space_.dk, space_.dk_totals, num_keys_ * space_.ld_d, false);
+    add_to(space_.dv, space_.dv_totals, num_keys_ * space_.ld_dv, false);
+  }
+  static void add_to(float* sums, const float* terms, int64_t size, bool first) {
+    for (int64_t i = 0; i < size; i += kLanes)
+      store(sums + i, first ? load(terms + i) : load(sums + i) + load(terms + i));
   }
 
   // Adds this key block's part of dQ when its turn has come; the last one of the query block writes the result.

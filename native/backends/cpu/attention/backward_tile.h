@@ -129,8 +129,9 @@ class BackwardTile {
       const int lane = (v + u) * kLanes;
       const Vec minus_lse = -load(queries.lse_log2 + lane);
       for (int r = 0; r < kRows; ++r) {
-        const Vec x = fma(acc[r][u], factor, minus_lse);
-        acc[r][u] = kPairs ? exp2_bounded<true>(x) : exp2(x);
+        // At most 0, which the rounding of large scores and of their lse would pass. A NaN stays.
+        const Vec x = min(splat(0.0f), fma(acc[r][u], factor, minus_lse));
+        acc[r][u] = exp2_bounded<kPairs>(x);
       }
       if (!masked) continue;
       const IVec first = bits_of(load(reinterpret_cast<const float*>(queries.first_key + lane)));

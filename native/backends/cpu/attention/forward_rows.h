@@ -11,6 +11,10 @@ namespace {
 
 constexpr float kNegativeInfinity = -__builtin_inff();
 
+// A float32 sum loses terms beside which it has grown large: after so many keys a row's sums go to totals and start
+// anew.
+constexpr int64_t kPartKeys = 2048;
+
 template <class Products>
 struct Scratch {
   static constexpr int kKeys = Products::kInTiles ? 2 * kKeyTile : kKeyTile;
@@ -19,6 +23,7 @@ struct Scratch {
   alignas(64) float scores[Products::kInTiles ? 2 : 1][kKeys * kMicroColumns];
   alignas(64) float pairs[kKeys / 2 * kMicroColumns];  // probabilities in pairs of keys
   alignas(64) float out[kMaxDim * kMicroColumns];      // [dv][queries]
+  alignas(64) float out_totals[kMaxDim * kMicroColumns];
 };
 
 template <int kVecs>
@@ -28,6 +33,8 @@ struct RowState {
   Vec sum[kVecs];                  // of exp2(score - max)
   Vec rescale[kVecs];              // what the newest tile's maximum makes of the earlier sums
   IVec first[kVecs], last[kVecs];  // the keys that the row sees, relative to the block's first one
+  Vec total[kVecs];                // of the parts before this one
+  Vec total_max[kVecs];            // that the totals are relative to
 };
 
 template <class Products, int kVecs>
@@ -63,6 +70,7 @@ class ForwardRows {
   // Of the tile; in tiles there are two, which change places.
   float* scores() { return scratch_.scores[Products::kInTiles ? current_ : 0]; }
 
+  int64_t out_rows() const { return Products::kInTiles ? tile_rows(block_.shape.dv) : block_.shape.dv; }
   int64_t last_row() const { return block_.row + (block_.rows_are_heads ? 0 : block_.num_rows - 1); }
 
   void pack_queries() {
@@ -93,8 +101,35 @@ class ForwardRows {
     for (int64_t key = begin; key < end; key += keys_of_tile()) {
       const int num_keys = static_cast<int>(end - key < keys_of_tile() ? end - key : keys_of_tile());
       const bool masked = key < full_begin || key + num_keys > full_end;
+      if (key > begin && (key - begin) % kPartKeys == 0) end_part(key - begin == kPartKeys);
       add_tile(key, static_cast<int32_t>(key - begin), num_keys, masked, end);
     }
+    if (end - begin > kPartKeys) join_totals();
+  }
+
+  // Adds the sums to the totals, which go along with the maximum, and starts them anew.
+  __attribute__((noinline)) void end_part(bool first) {
+    Vec rescale[kVecs];
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec minus_max = state_.max[v] == kNegativeInfinity ? Vec{} : -state_.max[v];
+      rescale[v] = first ? Vec{} : exp2(state_.total_max[v] + minus_max);
+      state_.total[v] = first ? state_.sum[v] : fma(state_.total[v], rescale[v], state_.sum[v]);
+      state_.total_max[v] = state_.max[v];
+      state_.sum[v] = Vec{};
+    }
+    for (int64_t row = 0; row < out_rows(); ++row) {
+      for (int v = 0; v < kVecs; ++v) {
+        float *out = scratch_.out + row * kColumns + v * kLanes, *total = scratch_.out_totals + (out - scratch_.out);
+        store(total, first ? load(out) : fma(load(total), rescale[v], load(out)));
+        store(out, Vec{});
+      }
+    }
+  }
+
+  void join_totals() {
+    end_part(false);
+    for (int v = 0; v < kVecs; ++v) state_.sum[v] = state_.total[v];
+    for (int64_t i = 0; i < out_rows() * kColumns; i += kLanes) store(scratch_.out + i, load(scratch_.out_totals + i));
   }
 
   void load_sinks() {
@@ -119,8 +154,7 @@ class ForwardRows {
         state_.last[v][i] = static_cast<int32_t>(end_key(block_.band, row) - 1 - begin);
       }
     }
-    const int64_t dv = Products::kInTiles ? tile_rows(block_.shape.dv) : block_.shape.dv;
-    for (int64_t i = 0; i < dv * kColumns; i += kLanes) store(scratch_.out + i, Vec{});
+    for (int64_t i = 0; i < out_rows() * kColumns; i += kLanes) store(scratch_.out + i, Vec{});
   }
 
   // relative: of the tile's first key to the block's first one; end: of the block's keys.
