@@ -1,3 +1,4 @@
+import { readdirSync } from 'node:fs';
 import { attentionForward, Event, Stream, Tensor, WarpgradTypeError } from '../../lib';
 import { expectError } from '../support/expectError';
 
@@ -132,6 +133,49 @@ describe('Stream', () => {
     }
     expect([...(await tensor.data())]).toEqual([3]);
     tensor.dispose();
+  });
+});
+
+describe('many streams', () => {
+  const numThreads = () => readdirSync('/proc/self/task').length;
+  const MOST_RUNNERS = 64; // native/backends/cpu/runtime/stream_runners.h
+
+  test('a loop that makes a stream a pass does not collect threads', () => {
+    const before = numThreads();
+    using tensor = Tensor.from([1, 2, 3]);
+    for (let n = 0; n < 1000; n++) {
+      const stream = new Stream();
+      using copy = tensor.to({ dtype: 'float16', stream });
+      if (n % 100 === 0) stream.synchronizeSync();
+      expect(copy.disposed).toBe(false);
+    }
+    expect(numThreads() - before).toBeLessThanOrEqual(MOST_RUNNERS);
+  });
+
+  // More than there are threads for: those that run hold none while they wait for those that don't.
+  test('streams that wait for streams that have no thread yet', async () => {
+    const pairs = Array.from({ length: 2 * MOST_RUNNERS }, () => [new Stream(), new Stream()] as const);
+    using q = Tensor.from(new Float32Array(128 * 64), [1, 128, 1, 64]);
+    const busy = pairs.map(([first]) => attentionForward(q, q, q, { stream: first }));
+    const results = pairs.map(([first, second], n) => {
+      using made = Tensor.from([n], [1], { stream: second });
+      using half = made.to({ dtype: 'float16', stream: second });
+      return half.to({ dtype: 'int32', stream: first });
+    });
+    const values = await Promise.all(results.map((result) => result.data()));
+    expect(values.map(([value]) => value)).toEqual(pairs.map((_, n) => n));
+    [...results, ...busy.flatMap(({ out, lse }) => [out, lse])].forEach((tensor) => tensor.dispose());
+  });
+
+  test('a long chain of streams, each waiting for the one before', async () => {
+    let last = Tensor.from([5]);
+    for (let n = 0; n < 300; n++) {
+      const next = last.to({ dtype: n % 2 ? 'float32' : 'int32', stream: new Stream() });
+      last.dispose();
+      last = next;
+    }
+    expect([...(await last.data())]).toEqual([5]);
+    last.dispose();
   });
 });
 

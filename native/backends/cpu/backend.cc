@@ -42,7 +42,9 @@ double CpuBackend::micro_kernel_gflops(DType dtype) {
 
 std::unique_ptr<Stream> CpuBackend::create_stream() {
   WG_CHECK(!cancel_->is_set(), ErrorCode::kCancelled, "the environment is ending");
-  std::erase_if(streams_, [](const auto& state) { return state->finished(); });
+  if (streams_.size() == streams_.capacity()) {
+    std::erase_if(streams_, [](const auto& state) { return state->finished(); });
+  }
   auto stream = std::make_unique<CpuStream>(engine_, cancel_);
   streams_.push_back(stream->state());
   return stream;
@@ -85,7 +87,8 @@ void CpuBackend::copy(Stream& stream, const TensorView& dst, const TensorView& s
 void CpuBackend::order_after_uses(Stream& stream, const StoragePtr&) {
   // Readers are not noted one by one: after all that any stream has been given so far.
   for (const auto& state : streams_) {
-    if (state != static_cast<CpuStream&>(stream).state()) stream.wait(state->position());
+    const bool idle = state->reached(state->enqueued());
+    if (!idle && state != static_cast<CpuStream&>(stream).state()) stream.wait(state->position());
   }
 }
 
@@ -119,7 +122,7 @@ void CpuBackend::kda_backward(Stream& stream, ops::KdaBackwardParams params, Sto
 void CpuBackend::shut_down() {
   cancel_->set();
   for (const auto& state : streams_) state->drop();
-  for (const auto& state : streams_) state->join();
+  engine_->runners->end();
   streams_.clear();
 }
 

@@ -43,7 +43,7 @@ class CpuBackend : public ops::Backend {
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<CancelFlag> cancel_ = std::make_shared<CancelFlag>();
   std::shared_ptr<MemoryCounter> counter_ = std::make_shared<MemoryCounter>();
-  std::vector<std::shared_ptr<StreamState>> streams_;  // all whose threads may run
+  std::vector<std::shared_ptr<StreamState>> streams_;  // all that may have work
 };
 
 }  // namespace warpgrad::cpu

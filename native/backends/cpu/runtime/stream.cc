@@ -12,8 +12,7 @@ namespace {
 
 class CpuEvent : public Event {
  public:
-  CpuEvent(std::shared_ptr<const StreamState> state, uint64_t ticket,
-           std::shared_ptr<const Clock::time_point> time = nullptr)
+  CpuEvent(std::shared_ptr<StreamState> state, uint64_t ticket, std::shared_ptr<const Clock::time_point> time = nullptr)
       : state_(std::move(state)), ticket_(ticket), time_(std::move(time)) {}
   bool reached() const override { return state_->reached(ticket_); }
   void synchronize() const override { state_->block_until(ticket_); }
@@ -22,10 +21,11 @@ class CpuEvent : public Event {
     WG_CHECK(time_ && other && other->time_, ErrorCode::kInternal, "the events have no times to compare");
     return std::chrono::duration<double, std::milli>(*time_ - *other->time_).count();
   }
-  const StreamState* state() const { return state_.get(); }
+  StreamState* state() const { return state_.get(); }
+  uint64_t ticket() const { return ticket_; }
 
  private:
-  std::shared_ptr<const StreamState> state_;
+  std::shared_ptr<StreamState> state_;
   uint64_t ticket_;
   std::shared_ptr<const Clock::time_point> time_;  // set when it is reached; null for an operation's own event
 };
@@ -48,56 +48,42 @@ std::exception_ptr describe_failure(const char* name) {
 // ---- StreamState
 // -----------------------------------------------------------------------------------------------------
 
-StreamState::~StreamState() {
-  if (thread_.joinable()) thread_.join();
-}
-
-void StreamState::start() {
-  if (thread_.joinable()) return;
-  std::lock_guard lock(mutex_);
-  WG_CHECK(!closed_, ErrorCode::kCancelled, "the stream was closed");
-  thread_ = std::thread([this] { run(); });
-}
-
-void StreamState::push(Item item) {
+EventPtr StreamState::push(Item item) {
   std::unique_lock lock(mutex_);
-  WG_CHECK(!closed_, ErrorCode::kCancelled, "the stream was closed");
   space_.wait(lock, [this] { return queue_.size() < kMaxQueuedOperations; });
+  WG_CHECK(!closed_, ErrorCode::kCancelled, "the stream was closed");
+  EventPtr event = std::make_shared<CpuEvent>(shared_from_this(), enqueued() + 1, item.time);
+  if (!active_) engine_->runners->run(shared_from_this());
+  active_ = true;
+  for (const StoragePtr& storage : item.uses.writes) storage->last_write = event;
   queue_.push_back(std::move(item));
   enqueued_.fetch_add(1, std::memory_order_relaxed);
-  const bool wake = sleeping_;
-  lock.unlock();
-  if (wake) work_.notify_one();
+  return event;
 }
 
 void StreamState::close() {
   std::lock_guard lock(mutex_);
   closed_ = true;
-  if (!thread_.joinable()) finished_ = true;
-  work_.notify_one();
 }
 
 void StreamState::drop() {
   std::deque<Item> dropped;
+  std::vector<Waiter> waiters;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
     dropped.swap(queue_);
+    waiters.swap(waiters_);
   }
-  work_.notify_one();
   progress_.notify_all();  // whoever waits for a dropped operation sees that the work was cancelled
-}
-
-void StreamState::join() {
-  if (thread_.joinable()) thread_.join();
 }
 
 bool StreamState::finished() const {
   std::lock_guard lock(mutex_);
-  return finished_;
+  return closed_ && !active_;
 }
 
-EventPtr StreamState::position() const {
+EventPtr StreamState::position() {
   return std::make_shared<CpuEvent>(shared_from_this(), enqueued());
 }
 
@@ -124,38 +110,67 @@ void StreamState::spin_for_work() const {
 }
 
 void StreamState::run() {
-  for (;;) {
-    Item item;
-    spin_for_work();
-    {
-      std::unique_lock lock(mutex_);
-      sleeping_ = true;
-      work_.wait(lock, [this] { return closed_ || !queue_.empty(); });
-      sleeping_ = false;
-      if (queue_.empty()) {
-        finished_ = true;
-        return;
-      }
-      item = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    space_.notify_one();
-    run_item(item);
-    std::function<void(std::exception_ptr)> report = std::move(item.report);
-    // Taken before anybody who blocks on this item goes on and could take it instead.
-    const std::exception_ptr failure = report ? take_failure() : nullptr;
-    item = Item();  // frees what only the operation kept alive before anybody is told that it is done
-    {
-      std::lock_guard lock(mutex_);
-      completed_.fetch_add(1, std::memory_order_release);
-    }
-    progress_.notify_all();
-    if (report) report(failure);
+  // Once it waits or has nothing left, another runner may be at it already.
+  while (current_ || take_next()) {
+    if (!waits_are_over()) return;
+    finish_current();
   }
 }
 
+bool StreamState::take_next() {
+  spin_for_work();
+  std::lock_guard lock(mutex_);
+  if (queue_.empty()) {
+    active_ = false;
+    return false;
+  }
+  current_ = std::move(queue_.front());
+  queue_.pop_front();
+  space_.notify_one();
+  return true;
+}
+
+bool StreamState::waits_are_over() {
+  std::vector<EventPtr>& waits = current_->waits;
+  for (; !waits.empty(); waits.pop_back()) {
+    const EventPtr event = waits.back();
+    const auto* own = dynamic_cast<const CpuEvent*>(event.get());
+    if (own == nullptr) {
+      event->synchronize();
+    } else if (own->state()->add_waiter(own->ticket(), shared_from_this())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// False if the ticket is reached.
+bool StreamState::add_waiter(uint64_t ticket, std::shared_ptr<StreamState> stream) {
+  std::lock_guard lock(mutex_);
+  if (reached(ticket) || cancel_->is_set()) return false;
+  waiters_.push_back({ticket, std::move(stream)});
+  return true;
+}
+
+void StreamState::finish_current() {
+  run_item(*current_);
+  const std::function<void(std::exception_ptr)> report = std::move(current_->report);
+  // Taken before anybody who blocks on this item goes on and could take it instead.
+  const std::exception_ptr failure = report ? take_failure() : nullptr;
+  current_.reset();  // frees what only the operation kept alive before anybody is told that it is done
+  std::vector<Waiter> rest, due;
+  {
+    std::lock_guard lock(mutex_);
+    completed_.fetch_add(1, std::memory_order_release);
+    rest.swap(waiters_);
+    for (Waiter& waiter : rest) (reached(waiter.ticket) ? due : waiters_).push_back(std::move(waiter));
+  }
+  progress_.notify_all();
+  for (Waiter& waiter : due) engine_->runners->run(std::move(waiter.stream));
+  if (report) report(failure);
+}
+
 void StreamState::run_item(Item& item) {
-  for (const EventPtr& event : item.waits) event->synchronize();
   if (item.time) *item.time = Clock::now();
   if (!item.operation) return;
   try {
@@ -188,16 +203,12 @@ CpuStream::~CpuStream() {
 EventPtr CpuStream::record() {
   StreamState::Item item;
   item.time = std::make_shared<Clock::time_point>();
-  const EventPtr event = std::make_shared<CpuEvent>(state_, state_->enqueued() + 1, item.time);
-  state_->start();
-  state_->push(std::move(item));
-  return event;
+  return state_->push(std::move(item));
 }
 
 void CpuStream::wait(EventPtr event) {
   StreamState::Item item;
   item.waits.push_back(std::move(event));
-  state_->start();
   state_->push(std::move(item));
 }
 
@@ -209,7 +220,6 @@ void CpuStream::synchronize() {
 void CpuStream::notify(std::function<void(std::exception_ptr)> done) {
   StreamState::Item item;
   item.report = std::move(done);
-  state_->start();
   state_->push(std::move(item));
 }
 
@@ -224,10 +234,6 @@ void CpuStream::enqueue(const char* name, StorageUses uses, Operation operation)
   };
   for (const StoragePtr& storage : uses.reads) order_after(storage);
   for (const StoragePtr& storage : uses.writes) order_after(storage);
-  // Before the push, which moves them: with the thread running it fails only when all ends.
-  state_->start();
-  const EventPtr event = std::make_shared<CpuEvent>(state_, state_->enqueued() + 1);
-  for (const StoragePtr& storage : uses.writes) storage->last_write = event;
   item.uses = std::move(uses);
   item.operation = std::move(operation);
   state_->push(std::move(item));

@@ -7,10 +7,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
+#include <optional>
 #include <vector>
 
 #include "backends/cpu/runtime/exec_context.h"
+#include "backends/cpu/runtime/stream_runners.h"
 #include "core/storage.h"
 #include "core/stream.h"
 
@@ -24,12 +25,13 @@ constexpr size_t kMaxQueuedOperations = 1024;
 struct Engine {
   Isa isa;
   std::shared_ptr<ThreadPool> pool;
+  std::shared_ptr<StreamRunners> runners = std::make_shared<StreamRunners>();
 };
 
 class StreamState;
 
-// A FIFO queue with a thread of its own that runs the operations with the pool's help. The thread starts with the first
-// operation. The destructor lets queued work finish without waiting for it.
+// A FIFO queue of operations, which one of the runners runs with the pool's help. The destructor lets queued work
+// finish without waiting for it.
 class CpuStream : public Stream {
  public:
   using Operation = std::function<void(ExecContext&)>;
@@ -57,12 +59,11 @@ class CpuStream : public Stream {
 
 using Clock = std::chrono::steady_clock;
 
-// What a stream shares with its thread and its events.
+// What a stream shares with its runner and its events.
 class StreamState : public std::enable_shared_from_this<StreamState> {
  public:
   StreamState(std::shared_ptr<const Engine> engine, std::shared_ptr<CancelFlag> cancel)
       : engine_(std::move(engine)), cancel_(std::move(cancel)) {}
-  ~StreamState();
 
   struct Item {
     const char* name = nullptr;
@@ -73,36 +74,46 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
     std::function<void(std::exception_ptr)> report;
   };
 
-  void start();               // the thread, unless it runs already
-  void push(Item item);       // after start()
-  void close();               // the thread ends once the queue is empty
-  void drop();                // closes, and forgets what is queued; `cancel` is set already
-  void join();                // after close or drop: waits for the thread to end
-  bool finished() const;      // closed, and the thread has ended its work
-  EventPtr position() const;  // the end of the queue
+  EventPtr push(Item item);  // the event of its end, which uses.writes get as their last one
+  void close();              // nothing more is pushed
+  void drop();               // closes, and forgets what is queued; `cancel` is set already
+  bool finished() const;     // closed, and all work is done
+  EventPtr position();       // the end of the queue
   void block_until(uint64_t ticket) const;
   std::exception_ptr take_failure();
   uint64_t enqueued() const { return enqueued_.load(std::memory_order_relaxed); }
   bool reached(uint64_t ticket) const { return completed_.load(std::memory_order_acquire) >= ticket; }
 
- private:
+  // For the runners. Does what is queued; returns when nothing is left, or when another stream is to be waited for,
+  // which then has this one run again.
   void run();
+
+ private:
+  struct Waiter {
+    uint64_t ticket;
+    std::shared_ptr<StreamState> stream;
+  };
+
   void spin_for_work() const;
+  bool take_next();
+  bool waits_are_over();
+  bool add_waiter(uint64_t ticket, std::shared_ptr<StreamState> stream);
+  void finish_current();
   void run_item(Item& item);
 
   std::shared_ptr<const Engine> engine_;
   std::shared_ptr<CancelFlag> cancel_;
-  mutable std::mutex mutex_;
-  std::condition_variable work_, space_;
+  mutable std::mutex mutex_;  // taken before the runners', never before another stream's
+  std::condition_variable space_;
   mutable std::condition_variable progress_;
   std::deque<Item> queue_;
+  std::vector<Waiter> waiters_;  // streams to run again once this one has got so far
+  std::optional<Item> current_;  // only its runner touches it
   std::atomic<uint64_t> enqueued_{0};
   std::atomic<uint64_t> completed_{0};
   std::exception_ptr failure_;  // the first since the last report
   bool closed_ = false;
-  bool sleeping_ = false;
-  bool finished_ = false;
-  std::thread thread_;
+  bool active_ = false;  // has a runner, or waits for one or for another stream
 };
 
 }  // namespace warpgrad::cpu
