@@ -155,16 +155,20 @@ describe('many streams', () => {
   // More than there are threads for: those that run hold none while they wait for those that don't.
   test('streams that wait for streams that have no thread yet', async () => {
     const pairs = Array.from({ length: 2 * MOST_RUNNERS }, () => [new Stream(), new Stream()] as const);
-    using q = Tensor.from(new Float32Array(128 * 64), [1, 128, 1, 64]);
-    const busy = pairs.map(([first]) => attentionForward(q, q, q, { stream: first }));
+    const gate = new Stream();
+    using busy = enqueueLongWork(gate);
+    const opened = gate.record();
+    for (const [first] of pairs) first.wait(opened);
     const results = pairs.map(([first, second], n) => {
       using made = Tensor.from([n], [1], { stream: second });
       using half = made.to({ dtype: 'float16', stream: second });
       return half.to({ dtype: 'int32', stream: first });
     });
+    expect(opened.reached).toBe(false);
     const values = await Promise.all(results.map((result) => result.data()));
+    expect(busy.disposed).toBe(false);
     expect(values.map(([value]) => value)).toEqual(pairs.map((_, n) => n));
-    [...results, ...busy.flatMap(({ out, lse }) => [out, lse])].forEach((tensor) => tensor.dispose());
+    results.forEach((tensor) => tensor.dispose());
   });
 
   test('a long chain of streams, each waiting for the one before', async () => {
