@@ -1,7 +1,7 @@
 #pragma once
 
 // T = (I + A)^-1, A = diag(beta) N, in blocks of 16 x 16, and Aqk: the off-diagonal blocks and the inverse of the
-// diagonal ones. T^ and A^ when there is no L2 norm, see KdaRowScales.
+// diagonal ones. T^ and A^ where there is no L2 norm, see KdaRowScales.
 
 #include <cstdint>
 
@@ -22,7 +22,7 @@ struct KdaOffDiagonalFragments {
 // tf32 operands are truncated, each by 3.5e-4 of itself in the mean.
 constexpr float kKdaTruncation = 1.0007044f;
 
-// beta of A^'s rows group() and group() + 8.
+// beta_in of the rows group() and group() + 8, beta with the norm.
 template <class Config>
 __device__ __forceinline__ void load_row_betas(const KdaPrepareMemory<Config>& memory,
                                                const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_row_betas(const KdaPrepareMemory<Config>& m
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     beta[i] = ptx::ld_shared(memory.beta() + (16 * warp.block + warp.group() + 8 * i) * 4);
-    beta[i] = scales.times_k_out(scales.times_k_out(beta[i], i), i);
+    if constexpr (!Config::kQkL2Norm) beta[i] *= scales.k_out[i] * ptx::rcp_approx(scales.t_out[i]);
   }
 }
 
@@ -46,12 +46,14 @@ __device__ __forceinline__ void invert_diagonal_block(const KdaPrepareMemory<Con
   const uint32_t columns = memory.aqk() + warp.block * 16 * kPanelRowBytes;
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    const float2 k_out = k_out_pair<Config>(memory, warp, 16 * warp.block + 8 * n);
+    const KdaColumnScales<Config> column_scales(memory, warp, 16 * warp.block + 8 * n);
+    const float2 k_out = column_scales.k_out, balance = column_scales.balance();
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int row = warp.group() + c / 2 * 8, column = 8 * n + 2 * warp.quad() + c % 2;
       const float correction = deep[c / 2] ? 1.0f : kKdaTruncation;
-      const float a = column < row ? blocks.k[n][c] * (beta[c / 2] * correction) : 0.0f;
+      const float a =
+          column < row ? blocks.k[n][c] * (beta[c / 2] * correction) * (c % 2 ? balance.y : balance.x) : 0.0f;
       ptx::st_shared(columns + column * kColumnBytes + row * 4, a);
       const float q = scales.times_q_out(blocks.q[n][c] * correction, c / 2) * (c % 2 ? k_out.y : k_out.x);
       blocks.q[n][c] = column > row ? 0.0f : q;
@@ -108,12 +110,14 @@ __device__ __forceinline__ void multiply_off_diagonal(const KdaPrepareMemory<Con
   }
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    const float2 k_out = k_out_pair<Config>(memory, warp, 16 * column_block + 8 * n);
+    const KdaColumnScales<Config> column_scales(memory, warp, 16 * column_block + 8 * n);
+    const float2 k_out = column_scales.k_out, balance = column_scales.balance();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       aqk[2 * n + i] = ptx::cvt_pair<DType::kBFloat16>(scales.times_q_out(q_sums[n][2 * i], i) * k_out.x,
                                                        scales.times_q_out(q_sums[n][2 * i + 1], i) * k_out.y);
-      a[2 * n + i] = ptx::cvt_pair<DType::kFloat16>(k_sums[n][2 * i] * beta[i], k_sums[n][2 * i + 1] * beta[i]);
+      a[2 * n + i] = ptx::cvt_pair<DType::kFloat16>(k_sums[n][2 * i] * beta[i] * balance.x,
+                                                    k_sums[n][2 * i + 1] * beta[i] * balance.y);
     }
   }
 }

@@ -36,6 +36,9 @@ struct KdaPrepareMemory {
   __device__ __forceinline__ uint32_t q_norm() const { return beta() - 512; }
   __device__ __forceinline__ uint32_t k_norm() const { return beta() - 256; }
   __device__ __forceinline__ uint32_t beta() const { return scratch - 256; }
+  // Without the L2 norm, until the norms are written: see KdaRowScales.
+  __device__ __forceinline__ uint32_t k_out() const { return q_norm(); }
+  __device__ __forceinline__ uint32_t t_out() const { return k_norm(); }
 
   // Tables; "block" b means the rows 16 b to 16 b + 15: log2 of its decay, the decay from the chunk's start to the
   // block's, from there to the chunk's end (b = 4: none), and that of block 1.

@@ -21,7 +21,7 @@ __device__ __forceinline__ void load_t_rows(const KdaPrepareMemory<Config>& memo
   }
 }
 
-// T diag(beta), T^ diag(beta k_out^2) without the norm.
+// T diag(beta), T^ diag(beta_in) without the norm.
 template <class Config>
 __device__ __forceinline__ void multiply_by_beta(const KdaPrepareMemory<Config>& memory,
                                                  const KdaPrepareWarp<Config>& warp, uint32_t (&t)[4][4]) {
@@ -31,9 +31,8 @@ __device__ __forceinline__ void multiply_by_beta(const KdaPrepareMemory<Config>&
     for (int n = 0; n < 2; ++n) {
       const int first = 16 * j + 8 * n;
       const float2 beta = ptx::ld_shared_v2(memory.beta() + (first + 2 * warp.quad()) * 4);
-      const float2 k_out = k_out_pair(memory, warp, first);
-      const uint32_t factors =
-          ptx::cvt_pair<DType::kFloat16>(beta.x * (k_out.x * k_out.x), beta.y * (k_out.y * k_out.y));
+      const float2 beta_in = KdaColumnScales<Config>(memory, warp, first).beta_in(beta);
+      const uint32_t factors = ptx::cvt_pair<DType::kFloat16>(beta_in.x, beta_in.y);
       t[j][2 * n] = ptx::mul_f16x2(t[j][2 * n], factors);
       t[j][2 * n + 1] = ptx::mul_f16x2(t[j][2 * n + 1], factors);
     }
@@ -59,12 +58,12 @@ __device__ __forceinline__ void multiply_w(const KdaPrepareMemory<Config>& memor
   ptx::pin_registers(accum);
 #pragma unroll
   for (int i = 0; i < Config::kKeys / 4; ++i) {
-    w[i / 4][i % 4] = ptx::cvt_pair<DType::kBFloat16>(scales.times_k_in(accum[2 * i], i % 2),
-                                                      scales.times_k_in(accum[2 * i + 1], i % 2));
+    w[i / 4][i % 4] = ptx::cvt_pair<DType::kBFloat16>(scales.times_t_out(accum[2 * i], i % 2),
+                                                      scales.times_t_out(accum[2 * i + 1], i % 2));
   }
 }
 
-// T diag(beta), T^ diag(beta k_out) without the norm, as the sum of two bfloat16 terms.
+// T diag(beta), T^ diag(beta_in / k_out) without the norm, as the sum of two bfloat16 terms.
 struct KdaTwoTerms {
   uint32_t high[4][4], low[4][4];
 };
@@ -76,11 +75,8 @@ __device__ __forceinline__ void split(const KdaPrepareMemory<Config>& memory, co
   for (int j = 0; j < 4; ++j) {
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      float2 values = ptx::widen_pair<DType::kFloat16>(t_beta[j][m]);
-      if constexpr (!Config::kQkL2Norm) {  // powers of two: exact
-        const float2 k_out = k_out_pair(memory, warp, 16 * j + m / 2 * 8);
-        values = make_float2(values.x * ptx::rcp_approx(k_out.x), values.y * ptx::rcp_approx(k_out.y));
-      }
+      const KdaColumnScales<Config> columns(memory, warp, 16 * j + m / 2 * 8);
+      const float2 values = columns.over_k_out(ptx::widen_pair<DType::kFloat16>(t_beta[j][m]));
       terms.high[j][m] = ptx::cvt_pair<DType::kBFloat16>(values.x, values.y);
       const float2 high = ptx::widen_pair<DType::kBFloat16>(terms.high[j][m]);
       terms.low[j][m] = ptx::cvt_pair<DType::kBFloat16>(values.x - high.x, values.y - high.y);
@@ -109,8 +105,8 @@ __device__ __forceinline__ void multiply_u0(uint32_t v_panel, const KdaRowScales
   ptx::pin_registers(accum);
 #pragma unroll
   for (int i = 0; i < kPanelColumns / 4; ++i) {
-    u0[i / 4][i % 4] = ptx::cvt_pair<DType::kBFloat16>(scales.times_k_in(accum[2 * i], i % 2),
-                                                       scales.times_k_in(accum[2 * i + 1], i % 2));
+    u0[i / 4][i % 4] = ptx::cvt_pair<DType::kBFloat16>(scales.times_t_out(accum[2 * i], i % 2),
+                                                       scales.times_t_out(accum[2 * i + 1], i % 2));
   }
 }
 
@@ -144,7 +140,7 @@ __device__ __forceinline__ void store_aqk(const KdaPrepareMemory<Config>& memory
   }
 }
 
-// The warp's rows of T = k_in T^ k_out, as bfloat16.
+// The warp's rows of T = t_out T^ / t_out, as bfloat16.
 template <class Config>
 __device__ __forceinline__ void store_t(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
                                         const KdaRowScales<Config>& scales, uint32_t tile) {
@@ -154,10 +150,10 @@ __device__ __forceinline__ void store_t(const KdaPrepareMemory<Config>& memory, 
   for (int j = 0; j < 4; ++j) {
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      const float2 k_out = k_out_pair(memory, warp, 16 * j + m / 2 * 8);
-      const float2 values = ptx::widen_pair<DType::kFloat16>(t[j][m]);
-      t[j][m] = ptx::cvt_pair<DType::kBFloat16>(scales.times_k_in(values.x, m % 2) * k_out.x,
-                                                scales.times_k_in(values.y, m % 2) * k_out.y);
+      const KdaColumnScales<Config> columns(memory, warp, 16 * j + m / 2 * 8);
+      const float2 values = columns.over_t_out(ptx::widen_pair<DType::kFloat16>(t[j][m]));
+      t[j][m] =
+          ptx::cvt_pair<DType::kBFloat16>(scales.times_t_out(values.x, m % 2), scales.times_t_out(values.y, m % 2));
     }
     ptx::stmatrix_x4(warp.square(tile, warp.block, j), t[j][0], t[j][1], t[j][2], t[j][3]);
   }

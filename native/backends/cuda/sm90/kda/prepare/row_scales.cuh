@@ -16,12 +16,14 @@ constexpr float kKdaNormEpsilon = 1e-6f;
 
 // Of the rows group() and group() + 8. Products are taken of `in` times the row, so that float16 can hold them. With
 // the L2 norm `out` is 1; without it `in` is a power of two, and results are multiplied by `out` to make up for it:
-//   k = k_out k^,  q = q_out q^ (the scale is in q_in with the norm, in q_out without),
-//   N = k_out N^ k_out,  with A^ = beta k_out^2 N^ and T^ = (I + A^)^-1:  T = k_in T^ k_out (row, column).
+//   k = k_out k^,  q = q_out q^ (the scale is in q_in with the norm, in q_out without),  N = k_out N^ k_out,
+//   A^ = beta_in N^ p,  T^ = (I + A^)^-1,  T = t_out T^ / t_out  (each: factor of the row, matrix, of the column)
+// with beta_in = beta k_out^2 / p and t_out = p / k_out. Short keys have a p near k_out^2: beta_in is to be float16,
+// and beta k_out^2 would be too small for it.
 template <class Config>
 struct KdaRowScales {
   float q_in[2], k_in[2];
-  float q_out[2], k_out[2];
+  float q_out[2], k_out[2], t_out[2];
 
   __device__ __forceinline__ float times_q_out(float x, int row) const {
     return Config::kQkL2Norm ? x : x * q_out[row];
@@ -29,8 +31,17 @@ struct KdaRowScales {
   __device__ __forceinline__ float times_k_out(float x, int row) const {
     return Config::kQkL2Norm ? x : x * k_out[row];
   }
-  __device__ __forceinline__ float times_k_in(float x, int row) const { return Config::kQkL2Norm ? x : x * k_in[row]; }
+  __device__ __forceinline__ float times_t_out(float x, int row) const {
+    return Config::kQkL2Norm ? x : x * t_out[row];
+  }
 };
+
+// p, a power of two: k_out^2, or beta k_out^2 if that is more, inside of limits. The lower one is for T between keys of
+// very different lengths.
+__device__ __forceinline__ float key_balance(float k_out, float beta) {
+  const float large_beta = __uint_as_float(__float_as_uint(fmaxf(fabsf(beta), 1)) & 0x7f800000u);
+  return fminf(fmaxf(k_out * k_out * large_beta, 0x1p-20f), 1.0f);
+}
 
 // Sums of squares of the warp's rows: the diagonal of X X^T, of which both operands are the same registers.
 template <class Config>
@@ -92,7 +103,7 @@ __device__ __forceinline__ float inverse_power_of_two(float squares) {
   return __uint_as_float(__float_as_uint(ptx::rsqrt_approx(inside)) & 0x7f800000u);
 }
 
-// The record gets the norms; without them, k_out stands in the room of q_norm until finish_norms().
+// The record gets the norms; without them, k_out and t_out stand there until finish_norms().
 template <class Config>
 __device__ __forceinline__ KdaRowScales<Config> scale_rows(const KdaPrepareMemory<Config>& memory,
                                                            const KdaPrepareWarp<Config>& warp, float scale) {
@@ -130,21 +141,45 @@ __device__ __forceinline__ KdaRowScales<Config> scale_rows(const KdaPrepareMemor
       scales.q_in[i] = inverse_power_of_two(q_sums[i]);
       scales.k_out[i] = 1 / scales.k_in[i];
       scales.q_out[i] = scale / scales.q_in[i];
-      if (warp.quad() == 0) ptx::st_shared(memory.q_norm() + row + 32 * i, scales.k_out[i]);
+      scales.t_out[i] = key_balance(scales.k_out[i], ptx::ld_shared(memory.beta() + row + 32 * i)) * scales.k_in[i];
+      if (warp.quad() == 0) {
+        ptx::st_shared(memory.k_out() + row + 32 * i, scales.k_out[i]);
+        ptx::st_shared(memory.t_out() + row + 32 * i, scales.t_out[i]);
+      }
     }
   }
   return scales;
 }
 
-// k_out of the tokens 2 quad() and the next, + first; 1 with the norm.
+// Those of the tokens 2 quad() and the next, + first; 1 with the norm.
 template <class Config>
-__device__ __forceinline__ float2 k_out_pair(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
-                                             int first) {
-  if constexpr (Config::kQkL2Norm) return make_float2(1, 1);
-  return ptx::ld_shared_v2(memory.q_norm() + (first + 2 * warp.quad()) * 4);
-}
+struct KdaColumnScales {
+  float2 k_out, t_out;
 
-// When nobody reads k_out any more.
+  __device__ __forceinline__ KdaColumnScales(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
+                                             int first)
+      : k_out{1, 1}, t_out{1, 1} {
+    if constexpr (!Config::kQkL2Norm) {
+      const int at = (first + 2 * warp.quad()) * 4;
+      k_out = ptx::ld_shared_v2(memory.k_out() + at);
+      t_out = ptx::ld_shared_v2(memory.t_out() + at);
+    }
+  }
+  __device__ __forceinline__ float2 balance() const { return {k_out.x * t_out.x, k_out.y * t_out.y}; }
+  __device__ __forceinline__ float2 beta_in(float2 beta) const {
+    return over_t_out({beta.x * k_out.x, beta.y * k_out.y});
+  }
+  __device__ __forceinline__ float2 over_k_out(float2 x) const { return over(x, k_out); }
+  __device__ __forceinline__ float2 over_t_out(float2 x) const { return over(x, t_out); }
+
+ private:
+  static __device__ __forceinline__ float2 over(float2 x, float2 powers_of_two) {
+    if constexpr (Config::kQkL2Norm) return x;
+    return {x.x * ptx::rcp_approx(powers_of_two.x), x.y * ptx::rcp_approx(powers_of_two.y)};
+  }
+};
+
+// When nobody reads k_out and t_out any more.
 template <class Config>
 __device__ __forceinline__ void finish_norms(const KdaPrepareMemory<Config>& memory, int thread_idx) {
   if constexpr (!Config::kQkL2Norm) {
