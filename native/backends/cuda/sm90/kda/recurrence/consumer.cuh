@@ -47,12 +47,12 @@ class KdaRecurrenceConsumer {
     const int first_value = (work_.value_panel + warpgroup_idx_) * kPanelColumns;
     State state;
     load_transposed_state(state, params_.initial_state, work_.sequence, work_.head, first_value);
-    if (work_.num_chunks > 0) run_chunks(state);
+    if (work_.num_chunks > 0) run_chunks(state, first_value);
     store_transposed_state(state, params_.final_state, work_.sequence, work_.head, first_value);
   }
 
  private:
-  __device__ __forceinline__ void run_chunks(State& state) {
+  __device__ __forceinline__ void run_chunks(State& state, int first_value) {
     Values out = {};
     ValueOperand u0;
     ptx::mbarrier_wait(&storage_.bar_full[0], 0);
@@ -63,6 +63,9 @@ class KdaRecurrenceConsumer {
       // NOTE: here and not at the end of the loop, past which ptxas does not follow products in flight (C7517).
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(state);
+      if (Config::kWithOut && params_.chunk_states.data != nullptr) {
+        store_transposed_state(state, params_.chunk_states, work_.first_chunk + i, work_.head, first_value);
+      }
 
       Stage& stage = storage_.stages[at_.stage];
       StateOperand state_operand;
