@@ -10,18 +10,18 @@
 namespace warpgrad::cuda::sm90 {
 namespace {
 
-constexpr int64_t kMaxKeyDim = 128, kMaxForwardValueDim = 256, kMaxBackwardValueDim = 128;
+constexpr int64_t kMaxForwardDim = 256, kMaxBackwardDim = 128;
 constexpr int64_t kMaxImages = int64_t{1} << 31;
 
 template <class Params>
-void expect_kernels(const char* operation, const Params& params, int64_t max_value_dim, const char* condition = "") {
+void expect_kernels(const char* operation, const Params& params, int64_t max_dim, const char* condition = "") {
   const DType type = params.q.dtype;
   WG_CHECK(type == DType::kBFloat16 || type == DType::kFloat16, ErrorCode::kUnsupported, operation,
            ": on cuda the dtype must be bfloat16 or float16, got ", dtype_name(type));
   const int64_t key_dim = params.q.shape[3], value_dim = params.v.shape[3];
-  WG_CHECK(key_dim <= kMaxKeyDim && value_dim <= max_value_dim, ErrorCode::kUnsupported, operation,
-           ": on cuda the dimension of keys may be up to ", kMaxKeyDim, " and that of values up to ", max_value_dim,
-           condition, ", got ", key_dim, " and ", value_dim);
+  WG_CHECK(key_dim <= max_dim && value_dim <= max_dim, ErrorCode::kUnsupported, operation,
+           ": on cuda the dimensions of keys and values may be up to ", max_dim, condition, ", got ", key_dim, " and ",
+           value_dim);
   const int64_t chunks = ops::num_chunks(params.options, params.q.shape[0], params.q.shape[1]);
   const int64_t sequences = std::max<int64_t>(params.q.shape[0], params.options.cu_seqlens.size());
   WG_CHECK((chunks + 4 * sequences) * params.v.shape[2] < kMaxImages && params.q.shape[1] < kMaxImages,
@@ -66,14 +66,16 @@ void KdaPlan::write_tables(char* host) const {
 }
 
 void expect_kda_forward_kernels(const ops::KdaForwardParams& params) {
+  WG_CHECK(!params.chunk_states || !params.saved || kda_panels(params.q.shape[3]) <= 2, ErrorCode::kUnsupported,
+           "kdaForward: on cuda outputChunkStates and saveIntermediates do not go together with more than 128 keys");
   if (params.saved) {
-    expect_kernels("kdaForward", params, kMaxBackwardValueDim, " with saveIntermediates");
+    expect_kernels("kdaForward", params, kMaxBackwardDim, " with saveIntermediates");
   } else {
-    expect_kernels("kdaForward", params, kMaxForwardValueDim);
+    expect_kernels("kdaForward", params, kMaxForwardDim);
   }
 }
 void expect_kda_backward_kernels(const ops::KdaBackwardParams& params) {
-  expect_kernels("kdaBackward", params, kMaxBackwardValueDim);
+  expect_kernels("kdaBackward", params, kMaxBackwardDim);
 }
 
 KdaImageBytes::KdaImageBytes(int64_t chunks, int64_t value_heads, int64_t key_dim, int64_t value_dim) {

@@ -13,21 +13,27 @@ enum class KdaRecurrenceResult {
   kImages,
 };
 
-template <int kNumKeyPanels, int kNumValueWarpgroups, KdaRecurrenceResult kWanted>
+template <int kNumKeyPanels, int kNumWarpgroups, KdaRecurrenceResult kWanted>
 struct KdaRecurrenceConfig {
   // Chosen
   static constexpr int kKeyPanels = kNumKeyPanels;
-  static constexpr int kWarpgroups = kNumValueWarpgroups;  // consumers; each owns 64 columns of V
+  static constexpr int kWarpgroups = kNumWarpgroups;  // consumers
   static constexpr KdaRecurrenceResult kResult = kWanted;
-  static constexpr int kStages = 3;
+  static constexpr int kStages = kKeyPanels == 4 ? 2 : 3;
+  // Warpgroups that share 64 columns of V and add up what they have of U and o: the state is too large for one.
+  static constexpr int kKeyParts = kKeyPanels == 4 ? 2 : 1;
   // Results leave from room of their own, so that stages are free early; two warpgroups leave none, and results take
   // the place of operands that have been read.
   static constexpr bool kOwnRoom = kWarpgroups == 1;
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;  // with two consumers
 
   // Derived
+  static constexpr int kValueParts = kWarpgroups / kKeyParts;  // of 64 columns of V
+  static constexpr int kOwnKeyPanels = kKeyPanels / kKeyParts;
   static constexpr bool kWithOut = kResult != KdaRecurrenceResult::kImages;
   static constexpr bool kWithImages = kResult != KdaRecurrenceResult::kOut;
+  // Where there are registers for it.
+  static constexpr bool kWithChunkStates = kWithOut && !(kWithImages && kKeyParts > 1);
   static constexpr bool kOutInStage = kWithOut && !kOwnRoom;
   static constexpr bool kImagesInStage = kWithImages && !kOwnRoom;
   static constexpr int kOutSlots = kOutInStage ? kStages : kWithImages ? 1 : 2;
@@ -35,22 +41,26 @@ struct KdaRecurrenceConfig {
   static constexpr bool kMovesRegisters = kWarpgroups > 1;
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpThreads;
-  // Who tells that a stage is free: the consumers' warps, or the storer, which comes last where o is in the stage.
-  static constexpr int kStageUsers = kOutInStage ? 1 : kConsumerWarps + (kImagesInStage ? 1 : 0);
+  // For a warp its first lane tells that it is done, but where sums went through shared memory by plain stores and
+  // loads.
+  static constexpr bool kEachThreadArrives = kKeyParts > 1;
+  static constexpr int kConsumerArrivals = kEachThreadArrives ? kConsumerThreads : kConsumerWarps;
+  // Who tells that a stage is free: the consumers, or the storer, which comes last where o is in the stage.
+  static constexpr int kStageUsers = kOutInStage ? 1 : kConsumerArrivals + (kImagesInStage ? 1 : 0);
   // A producer and a storer warp; setmaxnreg takes whole warpgroups.
   static constexpr int kThreads = kConsumerThreads + (kMovesRegisters ? kWarpgroupThreads : 2 * kWarpThreads);
   using KeyTile = SwizzledTile<kKdaChunkRows, kKeyPanels * kPanelColumns>;
   using ScoreTile = SwizzledTile<kKdaChunkRows, kKdaChunkRows>;
   using ValueTile = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // of one warpgroup
-  using StateTile = KeyTile;                                     // of one warpgroup: [64 values, keys]
-  static constexpr int kKeySteps = kKeyPanels * kPanelColumns / 16;
+  using StateTile = KeyTile;                                     // [64 values, keys]
+  static constexpr int kKeySteps = kOwnKeyPanels * kPanelColumns / 16;
   static constexpr int kTokenSteps = kKdaChunkRows / 16;
-  static constexpr int kStateRegisters = kKeyPanels * 32;  // float32, 64 values x keys over a warpgroup
-  static constexpr int kValueRegisters = 32;               // float32, 64 values x 64 tokens
+  static constexpr int kStateRegisters = kOwnKeyPanels * 32;  // float32, 64 values x keys over a warpgroup
+  static constexpr int kValueRegisters = 32;                  // float32, 64 values x 64 tokens
 
   // Guarded
-  static_assert(kKeyPanels == 1 || kKeyPanels == 2);
-  static_assert(kWarpgroups == 1 || kWarpgroups == 2);
+  static_assert(kKeyPanels == 1 || kKeyPanels == 2 || kKeyPanels == 4);
+  static_assert(kWarpgroups == 2 || (kWarpgroups == 1 && kKeyParts == 1));
   static_assert(!kMovesRegisters ||
                 kWarpgroupThreads * (kProducerRegisters + kWarpgroups * kConsumerRegisters) <= kRegistersPerBlock);
 };

@@ -13,11 +13,11 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
     ptx::mbarrier_init(&storage.bar_empty[i], Config::kStageUsers);
   }
   for (int i = 0; i < Config::kImageSlots; ++i) {
-    ptx::mbarrier_init(&storage.bar_images_full[i], Config::kConsumerWarps);
+    ptx::mbarrier_init(&storage.bar_images_full[i], Config::kConsumerArrivals);
     ptx::mbarrier_init(&storage.bar_images_stored[i], 1);
   }
   for (int i = 0; i < Config::kOutSlots; ++i) {
-    ptx::mbarrier_init(&storage.bar_out_full[i], Config::kConsumerWarps);
+    ptx::mbarrier_init(&storage.bar_out_full[i], Config::kConsumerArrivals);
     ptx::mbarrier_init(&storage.bar_out_stored[i], 1);
   }
   ptx::fence_mbarrier_init();
@@ -26,11 +26,11 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
 // The blocks of a (sequence, value head) are neighbours, so that they share its records in the L2 cache.
 template <class Config>
 __device__ __forceinline__ KdaRecurrenceWork work_of(const KdaRecurrenceParams& params, int block) {
-  const int splits = params.value_panels / Config::kWarpgroups;
+  const int splits = params.value_panels / Config::kValueParts;
   const int pair = block / splits;
   const KdaSequence& sequence = params.sequences[pair / params.value_heads];
   return {sequence.first_chunk, sequence.num_chunks, sequence.number, pair % params.value_heads,
-          block % splits * Config::kWarpgroups};
+          block % splits * Config::kValueParts};
 }
 
 template <class Config>

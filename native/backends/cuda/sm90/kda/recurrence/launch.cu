@@ -12,14 +12,15 @@ namespace {
 constexpr char kOperation[] = "kdaForward";
 
 struct Kernel {
-  int key_panels, warpgroups;
+  int key_panels, value_parts;
   KdaRecurrenceResult result;
   cudaError_t (*run)(const KdaRecurrenceParams& params, int blocks, cudaStream_t stream);
 };
 
 template <int kKeyPanels, int kWarpgroups, KdaRecurrenceResult kResult>
 constexpr Kernel row() {
-  return {kKeyPanels, kWarpgroups, kResult, run_kda_recurrence<KdaRecurrenceConfig<kKeyPanels, kWarpgroups, kResult>>};
+  using Config = KdaRecurrenceConfig<kKeyPanels, kWarpgroups, kResult>;
+  return {kKeyPanels, Config::kValueParts, kResult, run_kda_recurrence<Config>};
 }
 
 using enum KdaRecurrenceResult;
@@ -27,7 +28,8 @@ constexpr Kernel kKernels[] = {
     row<1, 1, kOut>(), row<1, 1, kOutAndImages>(), row<1, 1, kImages>(),  //
     row<1, 2, kOut>(), row<1, 2, kOutAndImages>(), row<1, 2, kImages>(),  //
     row<2, 1, kOut>(), row<2, 1, kOutAndImages>(), row<2, 1, kImages>(),  //
-    row<2, 2, kOut>(), row<2, 2, kOutAndImages>(), row<2, 2, kImages>(),
+    row<2, 2, kOut>(), row<2, 2, kOutAndImages>(), row<2, 2, kImages>(),  //
+    row<4, 2, kOut>(), row<4, 2, kOutAndImages>(), row<4, 2, kImages>(),  //
 };
 
 }  // namespace
@@ -54,16 +56,19 @@ void launch_kda_recurrence(const KdaProblem& problem, const void* records, const
   params.value_dim = static_cast<int32_t>(problem.value_dim);
   params.value_panels = problem.value_panels;
 
-  // A warpgroup a block, so that more multiprocessors work, unless they do not all find room at once: then two, which
-  // read the records once.
-  const int warpgroups = problem.value_panels == 1 || panels <= multiprocessor_count(kOperation) ? 1 : 2;
+  // 64 columns of V a block, so that more multiprocessors work, unless they do not all find room at once: then 128, for
+  // which the records are read once.
+  const bool narrow =
+      problem.key_panels == 4 || problem.value_panels == 1 || panels <= multiprocessor_count(kOperation);
+  const int value_parts = narrow ? 1 : 2;
   const KdaRecurrenceResult result = !with_out ? kImages : state_images ? kOutAndImages : kOut;
   for (const Kernel& kernel : kKernels) {
-    if (kernel.key_panels != problem.key_panels || kernel.warpgroups != warpgroups || kernel.result != result) continue;
-    check_cuda(kernel.run(params, static_cast<int>(panels / warpgroups), stream), kOperation, "launch");
+    if (kernel.key_panels != problem.key_panels || kernel.value_parts != value_parts || kernel.result != result)
+      continue;
+    check_cuda(kernel.run(params, static_cast<int>(panels / value_parts), stream), kOperation, "launch");
     return;
   }
-  throw Error(ErrorCode::kInternal, concat(kOperation, ": no recurrence for ", problem.key_panels, " key panels"));
+  throw Error(ErrorCode::kInternal, concat(kOperation, ": no recurrence for ", problem.key_dim, " keys"));
 }
 
 }  // namespace warpgrad::cuda::sm90

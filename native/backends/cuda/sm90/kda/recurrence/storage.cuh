@@ -14,7 +14,7 @@ struct KdaRecurrenceStorage {
   struct alignas(kSwizzleAtomBytes) Stage {
     SmemTile<typename Config::KeyTile> w, kr, qd;
     SmemTile<typename Config::ScoreTile> aqk;
-    SmemTile<typename Config::ValueTile> u0[Config::kWarpgroups];
+    SmemTile<typename Config::ValueTile> u0[Config::kValueParts];
   };
   Stage stages[Config::kStages];
   SmemTiles<Config::kOwnRoom && Config::kWithOut ? Config::kOutSlots : 0, typename Config::ValueTile> out;

@@ -48,7 +48,7 @@ class KdaRecurrenceStorer {
       const Stage& stage = storage_.stages[images_at_.stage];
       ptx::bulk_store(u_image, stage.u0, sizeof(stage.u0));
       ptx::bulk_store(state_image, &stage.w, kStateBytes);
-      ptx::bulk_store(state_image + kStateBytes, &stage.qd, kStateBytes);
+      if constexpr (Config::kValueParts == 2) ptx::bulk_store(state_image + kStateBytes, &stage.qd, kStateBytes);
     } else {
       ptx::bulk_store(u_image, &storage_.u_image, ValueTile::kBytes);
       ptx::bulk_store(state_image, &storage_.state_image, kStateBytes);
@@ -83,7 +83,7 @@ class KdaRecurrenceStorer {
 
   __device__ __forceinline__ void store_whole(const uint8_t* tiles, const KdaChunk& chunk) const {
 #pragma unroll
-    for (int i = 0; i < Config::kWarpgroups; ++i) {
+    for (int i = 0; i < Config::kValueParts; ++i) {
       const int column = (work_.value_panel + i) * kPanelColumns;
       ptx::tensor_store(params_.tensor_map_out, {column, chunk.token, work_.head, chunk.batch, 0},
                         tiles + i * ValueTile::kBytes);
@@ -99,7 +99,7 @@ class KdaRecurrenceStorer {
     uint16_t* first_row = params_.out + (chunk.batch * params_.tokens + chunk.token) * row_elems +
                           static_cast<int64_t>(work_.head) * params_.value_dim;
 #pragma unroll 1
-    for (int i = 0; i < Config::kWarpgroups; ++i) {
+    for (int i = 0; i < Config::kValueParts; ++i) {
       const int column = (work_.value_panel + i) * kPanelColumns + lane_chunk * 8;
       if (column >= params_.value_dim) continue;
 #pragma unroll 1
