@@ -27,6 +27,8 @@ export interface KdaForwardOptions {
   initialState?: Tensor | undefined;
   /** Give the state after the last token too. */
   outputFinalState?: boolean | undefined;
+  /** Give the states before every 64th token of each sequence too, from its first on. */
+  outputChunkStates?: boolean | undefined;
   /** Offsets of packed sequences, [N + 1] starting at 0; B is 1 then. */
   cuSeqlens?: readonly number[] | Int32Array | Tensor | undefined;
   /** Normalise q and k over K first: x / sqrt(Σx² + 1e-6). */
@@ -57,6 +59,8 @@ export interface KdaForwardResult {
   readonly out: Tensor;
   /** float32, in the state layout, when asked for. */
   readonly finalState?: Tensor;
+  /** float32 [chunks, HV, K, V], in the state layout, when asked for; chunks are counted through the sequences in order. */
+  readonly chunkStates?: Tensor;
   /** For kdaBackward. */
   readonly saved: KdaSaved;
 }
@@ -91,7 +95,7 @@ export const KDA_OPTIONS = [
   'saveIntermediates',
 ];
 export const GATE_OPTIONS = ['aLog', 'dtBias', 'lowerBound'];
-const FORWARD_OPTIONS = [...KDA_OPTIONS, 'outputFinalState', 'stream'];
+const FORWARD_OPTIONS = [...KDA_OPTIONS, 'outputFinalState', 'outputChunkStates', 'stream'];
 
 interface Problem {
   readonly q: Tensor;
@@ -290,7 +294,7 @@ function inputHandles(problem: Problem): KdaInputs {
  * @param v [B, T, HV, V], dtype of q, V <= 256; HV is a multiple of H, value head h reads q/k head h / (HV / H)
  * @param g [B, T, HV, K], float32 or the dtype of q: the log decay, <= 0, or the input of `gate`
  * @param beta [B, T, HV], float32 or the dtype of q: β, or its logits with `betaLogits`
- * @returns out, the final state when asked for, and what kdaBackward needs. Tokens past the end of cuSeqlens are 0.
+ * @returns out, the final and the chunks' states when asked for, and what kdaBackward needs. Tokens past the end of cuSeqlens are 0.
  * @throws WarpgradTypeError, WarpgradRangeError, WarpgradError (ERR_WARPGRAD_DISPOSED, ERR_WARPGRAD_OUT_OF_MEMORY) before
  * anything is allocated or run
  */
@@ -306,10 +310,12 @@ export function kdaForward(
   expectKnownOptions(caller, options, FORWARD_OPTIONS);
   const { problem, operands } = checkProblem(caller, { q, k, v, g, beta }, options);
   const outputFinalState = flagOption(caller, 'outputFinalState', options.outputFinalState);
+  const outputChunkStates = flagOption(caller, 'outputChunkStates', options.outputChunkStates);
   const saving = flagOption(caller, 'saveIntermediates', options.saveIntermediates);
   const stream = operands.stream(options.stream);
   const out = allocateTensor(problem.outShape, q.dtype, stream);
   const finalState = outputFinalState ? allocateTensor(problem.stateShape, 'float32', stream) : undefined;
+  const chunkStates = outputChunkStates ? allocateChunkStates(problem, stream) : undefined;
   const intermediates = saving ? allocateIntermediates(problem, stream) : undefined;
   native(() =>
     addon.kdaForward(
@@ -317,13 +323,18 @@ export function kdaForward(
       ...inputHandles(problem),
       handle(out),
       optionalHandle(finalState),
+      optionalHandle(chunkStates),
       optionalHandle(intermediates),
       ...problem.arguments,
     ),
   );
   const saved = makeSaved(problem, intermediates);
   if (problem.bias !== problem.dtBias) problem.bias?.dispose(); // held by `saved`
-  return finalState ? { out, finalState, saved } : { out, saved };
+  return { out, ...(finalState && { finalState }), ...(chunkStates && { chunkStates }), saved };
+}
+
+function allocateChunkStates({ stateShape, numChunks }: Problem, stream: Stream): Tensor {
+  return allocateTensor(Object.freeze([numChunks, ...stateShape.slice(1)]), 'float32', stream);
 }
 
 /** One tensor, whose layout the backend knows. */

@@ -139,6 +139,7 @@ export interface NativeModule {
       ...KdaInputs,
       out: NativeTensor,
       finalState: OptionalTensor,
+      chunkStates: OptionalTensor,
       saved: OptionalTensor,
       ...options: KdaArguments,
     ]

@@ -148,7 +148,9 @@ void read_kda_inputs(Arguments& arguments, Params& params) {
 Napi::Value kda_forward(const Napi::CallbackInfo& info) {
   return run<ops::KdaForwardParams>(info, &ops::Backend::kda_forward, [](Arguments& arguments, auto& params) {
     read_kda_inputs(arguments, params);
-    for (TensorView* view : {&params.out, &params.final_state, &params.saved}) *view = arguments.output();
+    for (TensorView* view : {&params.out, &params.final_state, &params.chunk_states, &params.saved}) {
+      *view = arguments.output();
+    }
     params.options = kda_options(arguments);
   });
 }

@@ -100,10 +100,10 @@ void check_options(const Checker& check, const KdaOptions& options, const Dims& 
   WG_CHECK(cu.back() <= d.T, kInvalid, operation, ": cu_seqlens must end at ", d.T, " tokens at most, got ", cu.back());
 }
 
-void check_state(const Checker& check, const char* name, const TensorView& view, bool is_output, const Dims& d,
-                 bool state_vk) {
+void check_states(const Checker& check, const char* name, const TensorView& view, bool is_output, int64_t count,
+                  const Dims& d, bool state_vk) {
   if (!view) return;
-  const std::initializer_list<int64_t> shape = {d.N, d.HV, state_vk ? d.V : d.K, state_vk ? d.K : d.V};
+  const std::initializer_list<int64_t> shape = {count, d.HV, state_vk ? d.V : d.K, state_vk ? d.K : d.V};
   if (is_output) {
     check.output(name, view, shape, DType::kFloat32);
   } else {
@@ -129,7 +129,7 @@ void check_inputs(const Checker& check, const Params& params, const Dims& d) {
     check.input("dt_bias", params.dt_bias, {d.HV, d.K}, DType::kFloat32, DType::kFloat32);
     check.dense_rows("dt_bias", params.dt_bias);
   }
-  check_state(check, "initial_state", params.initial_state, false, d, params.options.state_vk);
+  check_states(check, "initial_state", params.initial_state, false, d.N, d, params.options.state_vk);
 }
 
 }  // namespace
@@ -158,7 +158,9 @@ void check(const KdaForwardParams& params) {
   check_options(check, params.options, d);
   check_inputs(check, params, d);
   check.output("out", params.out, {d.B, d.T, d.HV, d.V}, params.q.dtype);
-  check_state(check, "final_state", params.final_state, true, d, params.options.state_vk);
+  check_states(check, "final_state", params.final_state, true, d.N, d, params.options.state_vk);
+  check_states(check, "chunk_states", params.chunk_states, true, num_chunks(params.options, d.B, d.T), d,
+               params.options.state_vk);
 }
 
 void check(const KdaBackwardParams& params) {
@@ -169,13 +171,13 @@ void check(const KdaBackwardParams& params) {
   check_inputs(check, params, d);
   check.input("d_out", params.d_out, {d.B, d.T, d.HV, d.V}, type, type);
   check.dense_rows("d_out", params.d_out);
-  check_state(check, "d_final_state", params.d_final_state, false, d, params.options.state_vk);
+  check_states(check, "d_final_state", params.d_final_state, false, d.N, d, params.options.state_vk);
   check.output("dq", params.dq, {d.B, d.T, d.H, d.K}, type);
   check.output("dk", params.dk, {d.B, d.T, d.H, d.K}, type);
   check.output("dv", params.dv, {d.B, d.T, d.HV, d.V}, type);
   check.output("dg", params.dg, {d.B, d.T, d.HV, d.K}, params.g.dtype);
   check.output("dbeta", params.dbeta, {d.B, d.T, d.HV}, params.beta.dtype);
-  check_state(check, "d_initial_state", params.d_initial_state, true, d, params.options.state_vk);
+  check_states(check, "d_initial_state", params.d_initial_state, true, d.N, d, params.options.state_vk);
   if (params.d_a_log) check.output("d_A_log", params.d_a_log, {d.HV}, DType::kFloat32);
   if (params.d_dt_bias) check.output("d_dt_bias", params.d_dt_bias, {d.HV, d.K}, DType::kFloat32);
 }

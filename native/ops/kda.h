@@ -25,6 +25,7 @@ enum class GateKind : uint8_t {
 //   a_log          [HV]              float32, optional
 //   dt_bias        [HV, K]           float32, optional
 //   initial_state  [N, HV, K, V], or [N, HV, V, K] when state_vk; float32, optional; likewise final_state
+//   chunk_states   likewise with chunks in place of sequences: the states before each of them; optional
 //
 // Inputs may have any strides but 1 in the last dimension; outputs are contiguous.
 struct KdaOptions {
@@ -47,7 +48,7 @@ struct KdaSavedDims {
 struct KdaForwardParams {
   KdaOptions options;
   TensorView q, k, v, g, beta, a_log, dt_bias, initial_state;
-  TensorView out, final_state;
+  TensorView out, final_state, chunk_states;
   TensorView saved;  // float32 [Backend::kda_saved_elems], in the backend's layout; absent in the recomputing mode
 };
 

@@ -1,9 +1,10 @@
 import { kdaForward, type Tensor } from '../../lib';
 import type { Float64Tensor } from '../../lib/reference/float64';
 import { sliceOf } from '../support/arrays';
-import { expectBitwiseEqual, expectZeroRows, failuresOf, maxAbs } from '../support/compare';
+import { expectBitwiseEqual, expectClose, expectZeroRows, failuresOf, maxAbs } from '../support/compare';
 import { CUDA, describeCuda } from '../support/cuda';
 import { fullKdaCase, roundedKdaCase, withTokens, type KdaCase } from '../support/kdaCases';
+import { expectChunkStatesGoOn, kdaChunkStatesReference, runKdaChunkStates } from '../support/kdaChunkStates';
 import { runKdaInParts } from '../support/kdaParts';
 import {
   expectCausal,
@@ -76,6 +77,24 @@ describeCuda('KDA, what holds of every result', () => {
       const failures = failuresOf(parts, expected, (name) => kdaToleranceOnGpu(name, expected[name], naturals));
       expect({ lengths, failures }).toEqual({ lengths, failures: [] });
     }
+  });
+
+  // Expected values: the float64 reference on the tokens before each chunk.
+  test.each(DIMS)('K %i, V %i: states of chunks equal the reference', async (...dims) => {
+    const random = new Random(`KDA chunk states ${dims.join()}`);
+    for (const item of [
+      full(random, 150, dims, { B: 2 }),
+      full(random, 233, dims, { cu: [0, 70, 70, 71, 200, 233] }),
+    ]) {
+      const expected = kdaChunkStatesReference(item);
+      const { chunkStates } = await runKdaChunkStates(item, 'bfloat16', CUDA);
+      expectClose('chunkStates', chunkStates, expected, kdaToleranceOnGpu('finalState', expected, {}));
+    }
+  });
+
+  test.each(DIMS)('K %i, V %i: a call from the state of a chunk gives the rest of the whole', async (...dims) => {
+    const item = full(new Random(`KDA from chunks ${dims.join()}`), 200, dims, { B: 2 });
+    await expectChunkStatesGoOn(item, 'bfloat16', CUDA);
   });
 
   test('inputs are bit-identical after a call', async () => {

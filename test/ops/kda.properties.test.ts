@@ -1,10 +1,11 @@
 import { kdaForward, Stream, systemInfo } from '../../lib';
 import type { Float64Tensor } from '../../lib/reference/float64';
 import { kdaFailures } from '../support/check';
-import { expectBitwiseEqual, failuresOf } from '../support/compare';
+import { expectBitwiseEqual, expectClose, failuresOf } from '../support/compare';
 import { withCpu } from '../support/cpu';
 import type { Operand } from '../support/dtypes';
 import { fullKdaCase, kdaReference, randomKdaCase, roundedKdaCase } from '../support/kdaCases';
+import { expectChunkStatesGoOn, kdaChunkStatesReference, runKdaChunkStates } from '../support/kdaChunkStates';
 import { runKdaInParts } from '../support/kdaParts';
 import {
   expectCausal,
@@ -60,6 +61,24 @@ test('a sequence cut anywhere and chained through its states equals one call, gr
     const failures = failuresOf(actual, expected, (name) => kdaTolerance('float32', name, expected[name]!, naturals));
     expect({ lengths, failures }).toEqual({ lengths, failures: [] });
   }
+});
+
+// Expected values: the float64 reference on the tokens before each chunk.
+test.each([undefined, [0, 70, 70, 71, 200, 233]])('states of chunks equal the reference, cuSeqlens %j', async (cu) => {
+  const random = new Random(`KDA chunk states ${cu?.length}`);
+  for (const stateLayout of ['kv', 'vk'] as const) {
+    const item = fullKdaCase(random, { B: cu ? 1 : 2, T: 233, dims: stateLayout === 'kv' ? DIMS : [48, 48] }, cu);
+    const rounded = roundedKdaCase({ ...item, options: { ...item.options, stateLayout } }, 'float32');
+    const expected = kdaChunkStatesReference(rounded);
+    const { chunkStates } = await runKdaChunkStates(rounded, 'float32');
+    expectClose('chunkStates', chunkStates, expected, kdaTolerance('float32', 'finalState', expected, {}));
+  }
+});
+
+// Expected values: the whole.
+test.each(DTYPES)('%s: a call from the state of a chunk gives the rest of the whole, bitwise', async (dtype) => {
+  const drawn = fullKdaCase(new Random(`KDA from chunks ${dtype}`), { B: 2, T: 200, dims: DIMS });
+  await expectChunkStatesGoOn(roundedKdaCase(drawn, dtype), dtype);
 });
 
 // Expected values: one thread.

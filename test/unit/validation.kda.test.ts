@@ -119,6 +119,12 @@ const options: Refusal[] = [
     'outputFinalState must be true or false, got null',
   ],
   [
+    'outputChunkStates is a number',
+    (a) => (a.options.outputChunkStates = 64 as never),
+    TYPE,
+    'outputChunkStates must be true or false, got 64',
+  ],
+  [
     'saveIntermediates is text',
     (a) => (a.options.saveIntermediates = 'no' as never),
     TYPE,

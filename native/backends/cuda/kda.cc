@@ -113,8 +113,7 @@ void CudaBackend::kda_forward(Stream& stream, ops::KdaForwardParams params, Stor
   StorageUses launch_uses = uses;
   launch_uses.reads.push_back(planned.tables);
   enqueue("kdaForward", stream, launch_uses, [&](cudaStream_t handle) {
-    sm90::launch_kda_forward(problem, params.initial_state, params.out, params.final_state,
-                             static_cast<char*>(records->data()), params.saved.as<char>(), handle);
+    sm90::launch_kda_forward(problem, params, static_cast<char*>(records->data()), handle);
   });
   operands.finish();
 }

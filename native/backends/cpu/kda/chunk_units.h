@@ -10,9 +10,8 @@ void kda_prepare(const kda::Problem&, const kda::Chunk&, int64_t head, const flo
 void kda_forward_step(const kda::Problem&, const kda::Chunk&, int64_t head, int column_block, const kda::Prepared&,
                       const kda::Kept&, float* S, float* scratch);
 void kda_keep_T(const kda::Problem&, const kda::Chunk&, const kda::Prepared&, const kda::Kept&);
-void kda_load_state(const kda::Problem&, const kda::Operand&, int64_t sequence, int64_t head, int column_block,
-                    float* S);
-void kda_store_state(const kda::Problem&, const kda::Operand&, int64_t sequence, int64_t head, int column_block,
+void kda_load_state(const kda::Problem&, const kda::Operand&, int64_t index, int64_t head, int column_block, float* S);
+void kda_store_state(const kda::Problem&, const kda::Operand&, int64_t index, int64_t head, int column_block,
                      const float* S);
 bool kda_load_d_out(const kda::Problem&, const kda::Chunk&, int64_t head, const kda::Prepared&, const kda::Kept&,
                     const kda::ChunkAdjoint&);

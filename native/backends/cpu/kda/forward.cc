@@ -23,8 +23,9 @@ void forward_sequence(const Problem& problem, const Kernels& kernels, const Sequ
     kernels.prepare(problem, chunk, head, nullptr, memory.prepared);
     if (kept_here.T) kernels.keep_T(problem, chunk, memory.prepared, kept_here);
     for (int c = 0; c < problem.num_column_blocks; ++c) {
-      kernels.forward_step(problem, chunk, head, c, memory.prepared, kept_here, memory.S + c * block_elems,
-                           memory.scratch);
+      float* S = memory.S + c * block_elems;
+      kernels.store_state(problem, problem.chunk_states, i, head, c, S);
+      kernels.forward_step(problem, chunk, head, c, memory.prepared, kept_here, S, memory.scratch);
     }
   }
   for (int c = 0; c < problem.num_column_blocks; ++c) {
@@ -77,6 +78,7 @@ void forward_in_windows(const Problem& problem, const Chunks& chunks, const Kept
       for (int64_t local = window.begin; local < end; ++local) {
         const int64_t i = sequence.first_chunk + local, position = window.first_position[n] + local - window.begin;
         Prefetch none;
+        kernels.store_state(problem, problem.chunk_states, i, head, c, S);
         kernels.forward_step(problem, problem.chunks[i], head, c,
                              prepared_views(problem, record(position, head), rest, &none), kept.at(problem, i, head), S,
                              scratch);
@@ -94,6 +96,7 @@ void kda_forward(const ops::KdaForwardParams& params, ExecContext& context) {
                                params.dt_bias, params.initial_state);
   problem.out = operand_of(params.out);
   problem.final_state = operand_of(params.final_state);
+  problem.chunk_states = operand_of(params.chunk_states);
   const int64_t batch = params.q.shape[0], tokens = params.q.shape[1];
   const Chunks chunks = chunks_of(params.options, batch, tokens);
   problem.chunks = chunks.chunks.data();

@@ -65,14 +65,14 @@ void kda_keep_T(const Problem& problem, const Chunk& chunk, const Prepared& p, c
   }
 }
 
-void kda_load_state(const Problem& problem, const Operand& from, int64_t sequence, int64_t head, int column_block,
+void kda_load_state(const Problem& problem, const Operand& from, int64_t index, int64_t head, int column_block,
                     float* S) {
   const int K = static_cast<int>(problem.K);
   const int first_column = column_block * kColumns;
   const int count = smaller(kColumns, static_cast<int>(problem.V) - first_column);
   zero_rows(0, problem.Kp, kda::padded(count), S, kColumnStride);
   if (!from.data) return;
-  const int64_t base = offset_of(from, sequence, head, 0), row_stride = from.strides[2];
+  const int64_t base = offset_of(from, index, head, 0), row_stride = from.strides[2];
   if (!problem.state_vk) {
     for (int d = 0; d < K; ++d) load_row(from, base + d * row_stride + first_column, count, S + d * kColumnStride);
     return;
@@ -83,13 +83,13 @@ void kda_load_state(const Problem& problem, const Operand& from, int64_t sequenc
   }
 }
 
-void kda_store_state(const Problem& problem, const Operand& to, int64_t sequence, int64_t head, int column_block,
+void kda_store_state(const Problem& problem, const Operand& to, int64_t index, int64_t head, int column_block,
                      const float* S) {
   if (!to.data) return;
   const int K = static_cast<int>(problem.K);
   const int first_column = column_block * kColumns;
   const int count = smaller(kColumns, static_cast<int>(problem.V) - first_column);
-  const int64_t base = offset_of(to, sequence, head, 0), row_stride = to.strides[2];
+  const int64_t base = offset_of(to, index, head, 0), row_stride = to.strides[2];
   if (!problem.state_vk) {
     for (int d = 0; d < K; ++d) store_row(to, base + d * row_stride + first_column, count, S + d * kColumnStride);
     return;

@@ -62,8 +62,8 @@ struct Problem {
   int64_t a_log_stride;
   const float* dt_bias;  // [HV, K] with row stride dt_bias_stride, or null
   int64_t dt_bias_stride;
-  Operand initial_state;     // strides: sequence, head, row
-  Operand out, final_state;  // forward
+  Operand initial_state;                   // strides: sequence, head, row
+  Operand out, final_state, chunk_states;  // forward; chunk_states: chunk, head, row
   // Backward.
   Operand d_out, d_final_state;
   Operand dq, dk, dv, dg, dbeta, d_initial_state;
@@ -124,9 +124,10 @@ struct Kernels {
                        float* S, float* scratch);
   void (*keep_T)(const Problem&, const Chunk&, const Prepared&, const Kept&);
 
-  // A block of columns of a state: from a tensor (zeros if absent), and to it (nothing if absent).
-  void (*load_state)(const Problem&, const Operand&, int64_t sequence, int64_t head, int column_block, float* S);
-  void (*store_state)(const Problem&, const Operand&, int64_t sequence, int64_t head, int column_block, const float* S);
+  // A block of columns of a state: from a tensor (zeros if absent), and to it (nothing if absent). `index` is that of
+  // the tensor's first dimension: a sequence or a chunk.
+  void (*load_state)(const Problem&, const Operand&, int64_t index, int64_t head, int column_block, float* S);
+  void (*store_state)(const Problem&, const Operand&, int64_t index, int64_t head, int column_block, const float* S);
 
   // Loads d_out. Whether the chunk can go backward in its chunk form; false where one of its inputs is infinite or NaN.
   bool (*load_d_out)(const Problem&, const Chunk&, int64_t head, const Prepared&, const Kept&, const ChunkAdjoint&);

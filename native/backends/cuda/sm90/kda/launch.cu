@@ -66,6 +66,8 @@ void KdaPlan::write_tables(char* host) const {
 }
 
 void expect_kda_forward_kernels(const ops::KdaForwardParams& params) {
+  WG_CHECK(!params.chunk_states || !params.saved || kda_panels(params.q.shape[3]) <= 2, ErrorCode::kUnsupported,
+           "kdaForward: on cuda outputChunkStates and saveIntermediates do not go together with more than 128 keys");
   if (params.saved) {
     expect_kernels("kdaForward", params, kMaxBackwardDim, " with saveIntermediates");
   } else {
@@ -85,13 +87,15 @@ KdaImageBytes::KdaImageBytes(int64_t chunks, int64_t value_heads, int64_t key_di
   u = images * kda_u_bytes(value_panels);
 }
 
-void launch_kda_forward(const KdaProblem& problem, const TensorView& initial_state, const TensorView& out,
-                        const TensorView& final_state, char* records, char* saved, cudaStream_t stream) {
+void launch_kda_forward(const KdaProblem& problem, const ops::KdaForwardParams& params, char* records,
+                        cudaStream_t stream) {
   const std::vector<int32_t>& cu_seqlens = problem.options->cu_seqlens;
-  if (!cu_seqlens.empty()) clear("kdaForward", out, cu_seqlens.back(), stream);
-  char* const u_images = saved == nullptr ? nullptr : saved + KdaImageBytes(problem).states;
+  if (!cu_seqlens.empty()) clear("kdaForward", params.out, cu_seqlens.back(), stream);
+  char* const state_images = params.saved.as<char>();
+  char* const u_images = state_images == nullptr ? nullptr : state_images + KdaImageBytes(problem).states;
   launch_kda_prepare(problem, true, records, nullptr, stream);
-  launch_kda_recurrence(problem, records, initial_state, out, final_state, saved, u_images, stream);
+  launch_kda_recurrence(problem, records, params.initial_state, params.out, params.final_state, params.chunk_states,
+                        state_images, u_images, stream);
 }
 
 void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams& params,
@@ -105,7 +109,7 @@ void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams
   char* const u_images = memory.saved + KdaImageBytes(problem).states;
   launch_kda_prepare(problem, !memory.saved_is_filled, memory.records, memory.t, stream);
   if (!memory.saved_is_filled) {
-    launch_kda_recurrence(problem, memory.records, params.initial_state, {}, {}, memory.saved, u_images, stream);
+    launch_kda_recurrence(problem, memory.records, params.initial_state, {}, {}, {}, memory.saved, u_images, stream);
   }
   launch_kda_reverse(problem, memory.records, params.d_out, params.d_final_state, params.d_initial_state, memory.du,
                      memory.d_states, stream);

@@ -68,9 +68,9 @@ struct KdaImageBytes {
   size_t saved() const { return states + u; }  // what training keeps: S, then U
 };
 
-// `records` is scratch of that size; `saved`, of its size, is filled unless null.
-void launch_kda_forward(const KdaProblem& problem, const TensorView& initial_state, const TensorView& out,
-                        const TensorView& final_state, char* records, char* saved, cudaStream_t stream);
+// `params` are those of `problem`. `records` is scratch of that size.
+void launch_kda_forward(const KdaProblem& problem, const ops::KdaForwardParams& params, char* records,
+                        cudaStream_t stream);
 
 // Scratch of the backward.
 struct KdaBackwardMemory {

@@ -13,10 +13,11 @@ namespace warpgrad::cuda::sm90 {
 // for the backward that has U, v is not read and U0 not written.
 void launch_kda_prepare(const KdaProblem& problem, bool with_u0, void* records, void* t_images, cudaStream_t stream);
 
-// o and the final state, each unless absent; S and U of each chunk to the images, each unless null.
+// o, the final state and the states before each chunk, each unless absent; S and U of each chunk to the images, each
+// unless null.
 void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
-                           const TensorView& out, const TensorView& final_state, void* state_images, void* u_images,
-                           cudaStream_t stream);
+                           const TensorView& out, const TensorView& final_state, const TensorView& chunk_states,
+                           void* state_images, void* u_images, cudaStream_t stream);
 
 // The reverse recurrence: dU and dS of each chunk to the images, and the gradient of the initial state unless absent.
 // `d_out` is bfloat16.

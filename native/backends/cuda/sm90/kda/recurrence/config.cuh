@@ -32,6 +32,8 @@ struct KdaRecurrenceConfig {
   static constexpr int kOwnKeyPanels = kKeyPanels / kKeyParts;
   static constexpr bool kWithOut = kResult != KdaRecurrenceResult::kImages;
   static constexpr bool kWithImages = kResult != KdaRecurrenceResult::kOut;
+  // Where there are registers for it.
+  static constexpr bool kWithChunkStates = kWithOut && !(kWithImages && kKeyParts > 1);
   static constexpr bool kOutInStage = kWithOut && !kOwnRoom;
   static constexpr bool kImagesInStage = kWithImages && !kOwnRoom;
   static constexpr int kOutSlots = kOutInStage ? kStages : kWithImages ? 1 : 2;

@@ -50,11 +50,10 @@ class KdaRecurrenceConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    const int first_value = (work_.value_panel + value_part_) * kPanelColumns;
     State state;
-    load_transposed_state(state, own_keys(params_.initial_state), work_.sequence, work_.head, first_value);
+    load_transposed_state(state, own_keys(params_.initial_state), work_.sequence, work_.head, first_value());
     if (work_.num_chunks > 0) run_chunks(state);
-    store_transposed_state(state, own_keys(params_.final_state), work_.sequence, work_.head, first_value);
+    store(state, params_.final_state, work_.sequence);
   }
 
  private:
@@ -69,6 +68,9 @@ class KdaRecurrenceConsumer {
       // NOTE: here and not at the end of the loop, past which ptxas does not follow products in flight (C7517).
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(state);
+      if (Config::kWithChunkStates && params_.chunk_states.data != nullptr) {
+        store(state, params_.chunk_states, work_.first_chunk + i);
+      }
 
       Stage& stage = storage_.stages[at_.stage];
       StateOperand state_operand;
@@ -111,6 +113,11 @@ class KdaRecurrenceConsumer {
       round_sum(storage_.stages[at_.before().stage].qd, out, out_operand);
     }
     finish_chunk(out_operand);
+  }
+
+  __device__ __forceinline__ int first_value() const { return (work_.value_panel + value_part_) * kPanelColumns; }
+  __device__ __forceinline__ void store(State& state, const KdaStates& states, int index) const {
+    store_transposed_state(state, own_keys(states), index, work_.head, first_value());
   }
 
   // The keys of this warpgroup: in states, in a tile [64, keys].

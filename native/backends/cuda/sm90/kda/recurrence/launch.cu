@@ -35,8 +35,8 @@ constexpr Kernel kKernels[] = {
 }  // namespace
 
 void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
-                           const TensorView& out, const TensorView& final_state, void* state_images, void* u_images,
-                           cudaStream_t stream) {
+                           const TensorView& out, const TensorView& final_state, const TensorView& chunk_states,
+                           void* state_images, void* u_images, cudaStream_t stream) {
   const int64_t panels = problem.num_sequences * problem.value_heads * problem.value_panels;
   if (panels == 0) return;
   KdaRecurrenceParams params{};
@@ -45,6 +45,7 @@ void launch_kda_recurrence(const KdaProblem& problem, const void* records, const
   params.sequences = problem.sequences;
   params.initial_state = KdaStates(initial_state, problem.options->state_vk);
   params.final_state = KdaStates(final_state, problem.options->state_vk);
+  params.chunk_states = KdaStates(chunk_states, problem.options->state_vk);
   const bool with_out = out && problem.num_chunks > 0;
   if (with_out) params.tensor_map_out = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
   params.out = out.as<uint16_t>();

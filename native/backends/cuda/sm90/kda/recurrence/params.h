@@ -15,8 +15,9 @@ struct KdaRecurrenceParams {
   const KdaChunk* chunks;
   const KdaSequence* sequences;  // [grid.y]
   KdaStates initial_state, final_state;
-  uint16_t* out;          // bfloat16 [B, T, HV, V]
-  uint8_t* state_images;  // [chunk][value head], like those of U
+  KdaStates chunk_states;  // with chunks in place of sequences
+  uint16_t* out;           // bfloat16 [B, T, HV, V]
+  uint8_t* state_images;   // [chunk][value head], like those of U
   uint8_t* u_images;
   int64_t tokens;
   int32_t value_heads, value_dim, value_panels;
