@@ -15,4 +15,9 @@ async function float64(tensor) {
   return { shape: tensor.shape, data: new Float64Array(values) };
 }
 
-module.exports = { float64, ROOT };
+/** @param {Tensor} tensor @param {number[][]} slices of its first dimensions, start and end */
+function sliced(tensor, slices) {
+  return slices.reduce((part, [start, end], dim) => part.slice(dim, start, end), tensor);
+}
+
+module.exports = { float64, ROOT, sliced };
