@@ -56,15 +56,19 @@ async function main() {
   if (values.ncu) return chosen.forEach((name) => process.stdout.write(profile(name, cases)));
   const peers = values['no-peers'] ? null : new PeerCache(values['peer-cache']);
   if (chosen.some((name) => OPERATIONS[name].tuned)) peers?.start(OPERATIONS['kda-step'].cases);
-  for (const name of chosen) {
-    if (OPERATIONS[name].tuned) await peers?.ready();
-    const onCase = async (/** @type {Report} */ report, /** @type {Row[]} */ rows) => {
-      if (!process.stderr.isTTY) process.stderr.write(line(rows));
-      if (values.out !== undefined) await write(values.out, report);
-    };
-    const report = await measure(name, { quick: values.quick, peers, cases, onCase });
-    process.stdout.write(values.json ? `${JSON.stringify(report, null, 2)}\n` : terminal(report));
-    if (report.failures.length > 0) process.exitCode = 1;
+  try {
+    for (const name of chosen) {
+      if (OPERATIONS[name].tuned) await peers?.ready();
+      const onCase = async (/** @type {Report} */ report, /** @type {Row[]} */ rows) => {
+        if (!process.stderr.isTTY) process.stderr.write(line(rows));
+        if (values.out !== undefined) await write(values.out, report);
+      };
+      const report = await measure(name, { quick: values.quick, peers, cases, onCase });
+      process.stdout.write(values.json ? `${JSON.stringify(report, null, 2)}\n` : terminal(report));
+      if (report.failures.length > 0) process.exitCode = 1;
+    }
+  } finally {
+    peers?.abandon();
   }
 }
 

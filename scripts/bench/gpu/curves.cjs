@@ -25,7 +25,7 @@ async function curves(title, axis, points, colours) {
       color: {
         field: 'implementation',
         scale: { domain: Object.keys(colours), range: Object.values(colours) },
-        legend: { title: null, orient: 'top-left', symbolType: 'stroke', symbolStrokeWidth: 3 },
+        legend: { title: null, orient: 'top-left', labelLimit: 300, symbolType: 'stroke', symbolStrokeWidth: 3 },
       },
     },
   });

@@ -12,7 +12,9 @@ const { ROOT } = require('./common.cjs');
 const { OPERATIONS } = require('./operations.cjs');
 const { Own } = require('./own.cjs');
 const { Peer, PeerProcess } = require('./peer.cjs');
+
 const { normalNumbers, repeated, writeNumbers } = require('./pool.cjs');
+const { ratiosOf } = require('./ratios.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
 const { systemInfo } = require(path.join(ROOT, 'dist/index.js'));
@@ -196,22 +198,6 @@ async function measureCase(item, operation, own, others, { rounds, burst }, step
     memory.push({ case: item.label, implementation: implementation.name, ...(await implementation.memory()) });
   }
   return { rows, overhead: await own.overhead(), memory };
-}
-
-/** @param {Row[]} rows @returns {Report['ratios']} */
-function ratiosOf(rows) {
-  /** @type {Record<string, number[]>} */
-  const ratios = {};
-  for (const row of rows) {
-    const own = rows.find((other) => other.case === row.case && other.implementation === 'warpgrad');
-    if (own && own !== row) (ratios[row.implementation] ??= []).push(row.ms / own.ms);
-  }
-  const mean = (/** @type {number[]} */ values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  const summaries = Object.entries(ratios).map(([name, values]) => [
-    name,
-    { geometricMean: Math.exp(mean(values.map(Math.log))), minimum: Math.min(...values) },
-  ]);
-  return Object.fromEntries(summaries);
 }
 
 /**

@@ -49,6 +49,12 @@ class PeerCache {
     if (child.exitCode !== 0) throw new Error('the peers could not be tuned; why is above');
     this.#tuning = undefined;
   }
+
+  /** Lets what is under way end by itself, unused. */
+  abandon() {
+    this.#tuning?.stdin?.destroy();
+    this.#tuning?.unref();
+  }
 }
 
 module.exports = { PeerCache };

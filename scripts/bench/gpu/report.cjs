@@ -3,6 +3,7 @@
 const path = require('node:path');
 const { ROOT } = require('./common.cjs');
 const { curves } = require('./curves.cjs');
+const { ratio } = require('./ratios.cjs');
 
 /** @type {typeof import('../../../lib/cli/table')} */
 const { formatMarkdown, formatTable } = require(path.join(ROOT, 'dist/cli/table.js'));
@@ -26,7 +27,7 @@ function table({ rows }) {
       ...[own.ms.toFixed(3), `${(100 * own.spread).toFixed(1)} %`, own.tflops.toFixed(0)],
       ...peers.flatMap((peer) => {
         const row = rows.find((other) => other.case === own.case && other.implementation === peer);
-        return row ? [row.ms.toFixed(3), (row.ms / own.ms).toFixed(2)] : ['', ''];
+        return row ? [row.ms.toFixed(3), ratio(rows, row).toFixed(2)] : ['', ''];
       }),
     ]);
   return { header, cells };

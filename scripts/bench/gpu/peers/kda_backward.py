@@ -1,5 +1,5 @@
 """The backward of flash-linear-attention. What is timed is the call of autograd; the forward runs before. It computes the
-forward's intermediates again, or keeps them."""
+forward's intermediates again, or saves them."""
 
 import torch
 
@@ -35,7 +35,7 @@ def prepare(keep):
 
 
 def both_ways(prepare):
-    return {"flash-linear-attention": prepare(False), "flash-linear-attention keeping": prepare(True)} if fla else {}
+    return {"flash-linear-attention": prepare(False), "flash-linear-attention saving": prepare(True)} if fla else {}
 
 
 if __name__ == "__main__":

@@ -61,7 +61,8 @@ def orchestrate(folder, cases):
     ranks = max(1, os.cpu_count() - 2)
     gates = distinct(cases, bounded)
     run_stage("compiling", [start(folder, gates, "compile", rank, ranks) for rank in range(ranks)])
-    sys.stdin.readline()
+    if not sys.stdin.readline():  # whoever started this is gone
+        return
     run_stage("tuning", [start(folder, gates, "tune")])
     kinds = distinct(cases, bounded, packed, batch_and_heads)
     run_stage("compiling the chosen", [start(folder, [case], "fill") for case in kinds])
