@@ -20,4 +20,6 @@ function sliced(tensor, slices) {
   return slices.reduce((part, [start, end], dim) => part.slice(dim, start, end), tensor);
 }
 
-module.exports = { float64, ROOT, sliced };
+const sizeOf = (/** @type {readonly number[]} */ shape) => shape.reduce((product, extent) => product * extent, 1);
+
+module.exports = { float64, ROOT, sizeOf, sliced };

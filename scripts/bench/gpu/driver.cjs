@@ -8,7 +8,8 @@ const os = require('node:os');
 const path = require('node:path');
 const { setTimeout: sleep } = require('node:timers/promises');
 const { commit, driverVersion } = require('../../gpu/machine.cjs');
-const { ROOT } = require('./common.cjs');
+const { differences, windows, worst } = require('./checks.cjs');
+const { ROOT, sizeOf } = require('./common.cjs');
 const { OPERATIONS } = require('./operations.cjs');
 const { Own } = require('./own.cjs');
 const { Peer, PeerProcess } = require('./peer.cjs');
@@ -26,7 +27,6 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
 /**
  * @typedef {import('./operations.cjs').Operation} Operation
  * @typedef {import('./operations.cjs').Case} Case
- * @typedef {import('./operations.cjs').Part} Part
  * @typedef {import('./peercache.cjs').PeerCache} PeerCache
  * @typedef {Record<string, { offset: number, shape: number[] }>} Placement where in the pool each input lies
  *
@@ -69,13 +69,8 @@ const IDLE_MILLISECONDS = 120;
 const SEED = 20250607;
 /** Inputs of this size in all keep a second call from finding the first one's in the cache. */
 const ROTATED_BYTES = 128 * 2 ** 20;
-/** So many evenly spaced windows of so many elements of each result are compared with the peers'. */
-const WINDOWS = 64;
-const WINDOW_SIZE = 2 ** 11;
 /** A peer whose error is so many times what is allowed to this package is wrong. */
 const PEER_ALLOWANCE = 4;
-
-const sizeOf = (/** @type {number[]} */ shape) => shape.reduce((product, extent) => product * extent, 1);
 
 /** Places as many sets of inputs in the pool as the cache makes necessary. @param {Case} item @returns {Placement[]} */
 function place({ inputs }) {
@@ -99,41 +94,6 @@ function poolSize(cases) {
   );
   return Math.max(...ends);
 }
-
-/** @param {string[]} results the names @param {number[][]} shapes @returns {Part[]} */
-function windows(results, shapes) {
-  return results.flatMap((_, result) => {
-    const size = sizeOf(shapes[result]);
-    const count = Math.min(WINDOWS, Math.ceil(size / WINDOW_SIZE));
-    return Array.from({ length: count }, (_, n) => {
-      const start = Math.floor((n * size) / count);
-      return { result, flat: true, slices: [[start, Math.min(start + WINDOW_SIZE, size)]] };
-    });
-  });
-}
-
-/**
- * By result, the norm of the difference over the norm, of all its parts together.
- * @param {string[]} results the names @param {Part[]} parts @param {Float32Array[]} actual
- * @param {ArrayLike<number>[]} expected
- */
-function differences(results, parts, actual, expected) {
-  const sums = results.map(() => ({ errors: 0, squares: 0 }));
-  for (const [n, { result }] of parts.entries()) {
-    if (actual[n].length !== expected[n].length) sums[result].errors = Infinity;
-    for (let at = 0; at < expected[n].length; at++) {
-      sums[result].errors += (actual[n][at] - expected[n][at]) ** 2;
-      sums[result].squares += expected[n][at] ** 2;
-    }
-  }
-  const checked = results.flatMap((name, result) =>
-    sums[result].squares > 0 ? [[name, Math.sqrt(sums[result].errors / sums[result].squares)]] : [],
-  );
-  return /** @type {Record<string, number>} */ (Object.fromEntries(checked));
-}
-
-/** NaN if one is. @param {Record<string, number>} errors */
-const worst = (errors) => Math.max(...Object.values(errors));
 
 class WrongResult extends Error {}
 

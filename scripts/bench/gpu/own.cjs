@@ -1,7 +1,7 @@
 'use strict';
 // This package as one of the implementations that are measured.
 const path = require('node:path');
-const { ROOT } = require('./common.cjs');
+const { ROOT, sizeOf } = require('./common.cjs');
 const { peakBytes } = require('./memory.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
@@ -62,8 +62,7 @@ class Own {
     this.#inputs = sets.map((placement) =>
       Object.fromEntries(
         Object.entries(placement).map(([name, { offset, shape }]) => {
-          const size = shape.reduce((product, extent) => product * extent, 1);
-          return [name, this.#pool.slice(0, offset, offset + size).view(shape)];
+          return [name, this.#pool.slice(0, offset, offset + sizeOf(shape)).view(shape)];
         }),
       ),
     );
