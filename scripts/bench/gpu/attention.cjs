@@ -1,7 +1,7 @@
 'use strict';
 // Attention as it is measured, forward and backward.
 const path = require('node:path');
-const { float64, ROOT } = require('./common.cjs');
+const { float64, ROOT, sliced } = require('./common.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
 const { attentionBackward, attentionForward } = require(path.join(ROOT, 'dist/index.js'));
@@ -19,7 +19,7 @@ const { attentionBackwardReference, attentionForwardReference } = require(
 
 const TOKENS = 16384;
 const HIDDEN = 2048;
-const CHECKED_ROWS = 24;
+const CHECKED_ROWS = 8;
 /** The roundoff of bfloat16, about twice what a right result has. */
 const ALLOWED_ERROR = 2 ** -8;
 
@@ -48,14 +48,14 @@ const ATTENTION_CASES = [
 /**
  * The last rows of the last sequence, of the query heads that share the first kv head (or of that head): the mask of a causal
  * band ends at the same corner, so that the last queries alone make what the last keys get.
- * @param {Tensor} tensor @param {number} rows @param {number} kvHeads
+ * @param {readonly number[]} shape @param {number} rows @param {number} kvHeads
  */
-function lastRows(tensor, rows, kvHeads) {
-  const [batch, length, heads] = tensor.shape;
-  return tensor
-    .slice(0, batch - 1, batch)
-    .slice(1, length - rows, length)
-    .slice(2, 0, heads / kvHeads);
+function lastRows([batch, length, heads], rows, kvHeads) {
+  return [
+    [batch - 1, batch],
+    [length - rows, length],
+    [0, heads / kvHeads],
+  ];
 }
 
 /** What the reference needs for the last queries, by name. @param {Record<string, Tensor>} inputs */
@@ -63,9 +63,14 @@ async function lastQueries(inputs) {
   const [, length, kvHeads] = inputs.k.shape;
   const entries = Object.entries(inputs).map(async ([name, tensor]) => {
     const rows = name === 'k' || name === 'v' ? length : CHECKED_ROWS;
-    return [name, await float64(lastRows(tensor, rows, kvHeads))];
+    return [name, await float64(sliced(tensor, lastRows(tensor.shape, rows, kvHeads)))];
   });
   return /** @type {Record<string, Float64Tensor>} */ (Object.fromEntries(await Promise.all(entries)));
+}
+
+/** @param {number} result index @param {Tensor} like of its shape @param {Tensor} k @param {Float64Array} expected */
+function lastBlock(result, like, k, expected) {
+  return { part: { result, flat: false, slices: lastRows(like.shape, CHECKED_ROWS, k.shape[2]) }, expected };
 }
 
 /** @type {Record<string, Operation>} */
@@ -76,6 +81,7 @@ const ATTENTION = {
     allowedError: ALLOWED_ERROR,
     cases: ATTENTION_CASES,
     variants: {},
+    results: ['out'],
     prepare:
       ({ q, k, v }, options) =>
       () =>
@@ -83,7 +89,7 @@ const ATTENTION = {
     async reference(inputs, options) {
       const { q, k, v } = await lastQueries(inputs);
       const { out } = attentionForwardReference(q, k, v, options);
-      return [{ part: (result) => lastRows(result, CHECKED_ROWS, inputs.k.shape[2]), expected: out.data }];
+      return [lastBlock(0, inputs.q, inputs.k, out.data)];
     },
   },
   'attention-backward': {
@@ -96,6 +102,7 @@ const ATTENTION = {
       flops: 2.5 * flops, // five products for two
     })),
     variants: { deterministic: { deterministic: true } },
+    results: ['dq', 'dk', 'dv'],
     prepare({ q, k, v, dOut }, options) {
       const { out, lse } = attentionForward(q, k, v, { causal: options.causal });
       return () => {
@@ -104,12 +111,15 @@ const ATTENTION = {
       };
     },
     async reference(inputs, options) {
-      const { q, k, v, dOut } = await lastQueries(inputs);
-      const { dq, dk, dv } = attentionBackwardReference(dOut, q, k, v, { causal: options.causal });
-      const part = (/** @type {Tensor} */ result) => lastRows(result, CHECKED_ROWS, inputs.k.shape[2]);
+      const { q, k, v } = inputs;
+      const rows = await lastQueries(inputs);
+      const { dq, dk, dv } = attentionBackwardReference(rows.dOut, rows.q, rows.k, rows.v, { causal: options.causal });
       const last = (/** @type {Float64Tensor} */ { shape, data }) => data.subarray(-CHECKED_ROWS * shape[3]);
-      // Without a mask every query sees the last keys.
-      return [dq.data, ...(options.causal ? [last(dk), last(dv)] : [])].map((expected) => ({ part, expected }));
+      return [
+        lastBlock(0, q, k, dq.data),
+        // Without a mask every query sees the last keys.
+        ...(options.causal ? [lastBlock(1, k, k, last(dk)), lastBlock(2, v, k, last(dv))] : []),
+      ];
     },
   },
 };

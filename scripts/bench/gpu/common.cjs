@@ -15,4 +15,11 @@ async function float64(tensor) {
   return { shape: tensor.shape, data: new Float64Array(values) };
 }
 
-module.exports = { float64, ROOT };
+/** @param {Tensor} tensor @param {number[][]} slices of its first dimensions, start and end */
+function sliced(tensor, slices) {
+  return slices.reduce((part, [start, end], dim) => part.slice(dim, start, end), tensor);
+}
+
+const sizeOf = (/** @type {readonly number[]} */ shape) => shape.reduce((product, extent) => product * extent, 1);
+
+module.exports = { float64, ROOT, sizeOf, sliced };

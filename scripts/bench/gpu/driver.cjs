@@ -1,20 +1,24 @@
 'use strict';
 // Measures one operation beside its peers on one GPU. All implementations take turns case by case, in an order that rotates
 // from round to round, each burst after a pause: whatever heats or slows the GPU falls on all alike. Results are checked
-// before anything is timed, and an implementation that is wrong ends the run.
+// before anything is timed: a case in which this package is wrong is not measured, and fails the run in the end; a peer that
+// is wrong is left out of the case.
 const fs = require('node:fs');
 const os = require('node:os');
 const path = require('node:path');
 const { setTimeout: sleep } = require('node:timers/promises');
 const { commit, driverVersion } = require('../../gpu/machine.cjs');
-const { ROOT } = require('./common.cjs');
+const { differences, windows, worst } = require('./checks.cjs');
+const { ROOT, sizeOf } = require('./common.cjs');
 const { OPERATIONS } = require('./operations.cjs');
 const { Own } = require('./own.cjs');
 const { Peer, PeerProcess } = require('./peer.cjs');
-const { decode, normalNumbers, writeNumbers } = require('./pool.cjs');
+
+const { normalNumbers, repeated, writeNumbers } = require('./pool.cjs');
+const { ratiosOf } = require('./ratios.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
-const { systemInfo, Tensor } = require(path.join(ROOT, 'dist/index.js'));
+const { systemInfo } = require(path.join(ROOT, 'dist/index.js'));
 /** @type {typeof import('../../../lib/cli/measure')} */
 const { summarize } = require(path.join(ROOT, 'dist/cli/measure.js'));
 /** @type {typeof import('../../../lib/cli/progress')} */
@@ -23,6 +27,7 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
 /**
  * @typedef {import('./operations.cjs').Operation} Operation
  * @typedef {import('./operations.cjs').Case} Case
+ * @typedef {import('./peercache.cjs').PeerCache} PeerCache
  * @typedef {Record<string, { offset: number, shape: number[] }>} Placement where in the pool each input lies
  *
  * @typedef {object} Row
@@ -31,6 +36,8 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
  * @property {number} ms median over the rounds of the median call of a burst
  * @property {number} spread distance of the quartiles over the rounds over the median
  * @property {number} tflops
+ * @property {Record<string, number>} errors by result: norm of the error over norm
+ * @property {Case['curves']} [curves]
  *
  * @typedef {object} Memory in bytes
  * @property {number} peak the most that a call takes besides its inputs
@@ -47,6 +54,7 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
  * @property {string} date
  * @property {Record<string, string | number>} versions
  * @property {string} commit
+ * @property {string[]} failures cases in which this package was wrong
  * @property {Row[]} rows
  * @property {Record<string, { geometricMean: number, minimum: number }>} ratios of each other's time over this package's
  * @property {({ case: string, implementation: string } & Memory)[]} memory
@@ -61,11 +69,8 @@ const IDLE_MILLISECONDS = 120;
 const SEED = 20250607;
 /** Inputs of this size in all keep a second call from finding the first one's in the cache. */
 const ROTATED_BYTES = 128 * 2 ** 20;
-/** Of larger results, which are compared with the peers', so many evenly spaced windows of so many elements. */
-const WINDOWS = 64;
-const WINDOW_SIZE = 2 ** 15;
-
-const sizeOf = (/** @type {number[]} */ shape) => shape.reduce((product, extent) => product * extent, 1);
+/** A peer whose error is so many times what is allowed to this package is wrong. */
+const PEER_ALLOWANCE = 4;
 
 /** Places as many sets of inputs in the pool as the cache makes necessary. @param {Case} item @returns {Placement[]} */
 function place({ inputs }) {
@@ -90,54 +95,51 @@ function poolSize(cases) {
   return Math.max(...ends);
 }
 
-/** Norm of the difference over norm. @param {Uint16Array} actual @param {Uint16Array} expected bits of bfloat16 */
-function difference(actual, expected) {
-  if (actual.length !== expected.length) return Infinity;
-  const windows = Math.min(WINDOWS, Math.ceil(expected.length / WINDOW_SIZE));
-  let [errors, squares] = [0, 0];
-  for (let n = 0; n < windows; n++) {
-    const start = Math.floor((n * expected.length) / windows);
-    const [a, b] = [actual, expected].map((bits) => decode(bits.subarray(start, start + WINDOW_SIZE)));
-    for (let at = 0; at < b.length; at++) {
-      errors += (a[at] - b[at]) ** 2;
-      squares += b[at] ** 2;
-    }
-  }
-  return Math.sqrt(errors / squares);
-}
+class WrongResult extends Error {}
 
 /**
- * Throws unless this package and every other implementation give the right results.
- * @param {Case} item @param {number} allowed error @param {Own} own @param {(Own | Peer)[]} others
+ * The implementations that give the right results, with their errors.
+ * @param {Case} item @param {Operation} operation @param {Own} own @param {(Own | Peer)[]} others
+ * @throws WrongResult where this package does not
  */
-async function verify(item, allowed, own, others) {
-  const refuse = (/** @type {string} */ who, /** @type {number} */ error) => {
-    throw new Error(`${item.label}: the result of ${who} is off by ${error.toExponential(1)}, so nothing was measured`);
-  };
-  const error = await own.error();
-  if (!(error <= allowed)) refuse('warpgrad', error);
-  const results = await own.results();
-  for (const other of others) {
-    const compared = await other.results();
-    for (const [n, result] of results.entries()) {
-      const apart = difference(compared[n] ?? [], result);
-      if (!(apart <= 2 * allowed)) refuse(`warpgrad beside ${other.name}`, apart);
+async function verified(item, { results, allowedError }, own, others) {
+  const blocks = await own.reference();
+  const parts = blocks.map(({ part }) => part);
+  const expected = blocks.map(({ expected }) => expected);
+  const everywhere = windows(results, own.shapes());
+  const ownWindows = await own.values(everywhere);
+  const right = [];
+  for (const implementation of [own, ...others]) {
+    const errors = differences(results, parts, await implementation.values(parts), expected);
+    const values = implementation === own ? ownWindows : await implementation.values(everywhere);
+    const apart = worst(differences(results, everywhere, values, ownWindows));
+    const mine = implementation instanceof Own;
+    const allowed = mine ? allowedError : PEER_ALLOWANCE * allowedError;
+    if (worst(errors) <= allowed && apart <= allowed + allowedError) right.push({ implementation, errors });
+    else {
+      const found = [...Object.entries(errors), ['apart from warpgrad', apart]].map(
+        ([name, error]) => `${name} ${error}`,
+      );
+      const message = `${item.label}: ${implementation.name} is wrong: ${found.join(', ')}`;
+      if (mine) throw new WrongResult(message);
+      console.error(message);
     }
   }
+  return right;
 }
 
 /**
- * @param {Case} item @param {number} allowed error @param {Own} own @param {(Own | Peer)[]} others @param {Effort} effort
+ * @param {Case} item @param {Operation} operation @param {Own} own @param {(Own | Peer)[]} others @param {Effort} effort
  * @param {() => void} step
  * @returns {Promise<{ rows: Row[], overhead: number, memory: Report['memory'] }>}
  */
-async function measureCase(item, allowed, own, others, { rounds, burst }, step) {
+async function measureCase(item, operation, own, others, { rounds, burst }, step) {
   const sets = place(item);
   const present = [];
   await own.load(sets, item.options);
   for (const other of others) if (await other.load(sets, item.options)) present.push(other);
-  await verify(item, allowed, own, present);
-  const samples = [own, ...present].map((implementation) => ({ implementation, times: /** @type {number[]} */ ([]) }));
+  const right = await verified(item, operation, own, present);
+  const samples = right.map((found) => ({ ...found, times: /** @type {number[]} */ ([]) }));
   for (let round = 0; round < rounds; round++) {
     for (let turn = 0; turn < samples.length; turn++) {
       const { implementation, times } = samples[(round + turn) % samples.length];
@@ -146,38 +148,28 @@ async function measureCase(item, allowed, own, others, { rounds, burst }, step) 
     }
     step();
   }
-  const rows = samples.map(({ implementation, times }) => {
+  const rows = samples.map(({ implementation, times, errors }) => {
     const { middle: ms, spread } = summarize(times);
-    return { case: item.label, implementation: implementation.name, ms, spread, tflops: item.flops / ms / 1e9 };
+    const timed = { case: item.label, implementation: implementation.name, ms, spread, tflops: item.flops / ms / 1e9 };
+    return { ...timed, errors, ...(item.curves && { curves: item.curves }) };
   });
   const memory = [];
-  for (const implementation of item.memory ? [own, ...present] : []) {
+  for (const { implementation } of item.memory ? right : []) {
     memory.push({ case: item.label, implementation: implementation.name, ...(await implementation.memory()) });
   }
   return { rows, overhead: await own.overhead(), memory };
 }
 
-/** @param {Row[]} rows @returns {Report['ratios']} */
-function ratiosOf(rows) {
-  /** @type {Record<string, number[]>} */
-  const ratios = {};
-  for (const row of rows) {
-    const own = rows.find((other) => other.case === row.case && other.implementation === 'warpgrad');
-    if (own && own !== row) (ratios[row.implementation] ??= []).push(row.ms / own.ms);
-  }
-  const mean = (/** @type {number[]} */ values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  const summaries = Object.entries(ratios).map(([name, values]) => [
-    name,
-    { geometricMean: Math.exp(mean(values.map(Math.log))), minimum: Math.min(...values) },
-  ]);
-  return Object.fromEntries(summaries);
-}
-
 /**
- * @param {string} name of the operation @param {{ quick: boolean, peers: boolean, cases?: RegExp }} options
- * @returns {Promise<Report>}
+ * @typedef {object} Wanted
+ * @property {boolean} quick
+ * @property {PeerCache | null} peers null: this package alone
+ * @property {RegExp} [cases]
+ * @property {(report: Report, done: Row[]) => Promise<void>} onCase told of the report so far, and of the rows that are new
+ *
+ * @param {string} name of the operation @param {Wanted} wanted @returns {Promise<Report>}
  */
-async function measure(name, { quick, peers: wanted, cases: chosen }) {
+async function measure(name, { quick, peers, cases: chosen, onCase }) {
   const operation = OPERATIONS[name];
   const effort = quick ? QUICK : FULL;
   const cases = operation.cases.filter(({ label, thorough }) => (chosen ? chosen.test(label) : !(quick && thorough)));
@@ -186,48 +178,61 @@ async function measure(name, { quick, peers: wanted, cases: chosen }) {
   if (!gpu) throw new Error(`there is no usable GPU: ${cuda.reason}`);
   const shared = fs.existsSync('/dev/shm') ? '/dev/shm' : os.tmpdir();
   const folder = fs.mkdtempSync(path.join(shared, 'warpgrad-bench-'));
+  const inFolder = (/** @type {string} */ file) => path.join(folder, file);
   const progress = new Progress(cases.length * effort.rounds);
   /** @type {PeerProcess | undefined} */
-  let process;
+  let python;
   try {
-    const numbers = normalNumbers(poolSize(cases), SEED);
-    const pool = Tensor.from(numbers, [numbers.length], { dtype: 'bfloat16', device: `cuda:${gpu.index}` });
+    const [numbers, size] = [normalNumbers(SEED), poolSize(cases)];
+    const pool = repeated(numbers, size, `cuda:${gpu.index}`);
     const own = new Own(operation, pool);
     /** @type {(Own | Peer)[]} */
     const others = Object.keys(operation.variants).map((variant) => new Own(operation, pool, variant));
     let versions = {};
-    if (wanted) {
-      writeNumbers(path.join(folder, 'numbers'), numbers);
-      const python = (process = new PeerProcess(operation.peers, path.join(folder, 'numbers')));
+    if (peers) {
+      writeNumbers(inFolder('numbers'), numbers);
+      python = new PeerProcess(operation.peers, inFolder('numbers'), size, peers.environment);
       const info = await python.ask('info');
       versions = info.versions;
-      for (const peer of info.implementations) others.push(new Peer(python, peer, path.join(folder, 'result')));
+      for (const peer of info.implementations) others.push(new Peer(python, peer, inFolder('values')));
     }
-    const [rows, overheads] = [/** @type {Row[]} */ ([]), /** @type {number[]} */ ([])];
-    const memory = [];
-    for (const item of cases) {
-      progress.label(item.label);
-      const step = () => progress.step();
-      const result = await measureCase(item, operation.allowedError, own, others, effort, step);
-      rows.push(...result.rows);
-      memory.push(...result.memory);
-      overheads.push(result.overhead);
-    }
-    return {
+    const overheads = /** @type {number[]} */ ([]);
+    /** @type {Report} */
+    const report = {
       operation: name,
       device: gpu.name,
       driver: driverVersion(),
       date: new Date().toISOString(),
       versions: { warpgrad: version, node: nodeVersion, cuda: cuda.driverVersion ?? 'unknown', ...versions },
       commit: commit(),
-      rows,
-      ratios: ratiosOf(rows),
-      memory,
-      callOverheadMicroseconds: summarize(overheads).middle,
+      failures: [],
+      rows: [],
+      ratios: {},
+      memory: [],
+      callOverheadMicroseconds: NaN,
     };
+    for (const item of cases) {
+      progress.label(item.label);
+      try {
+        const { rows, memory, overhead } = await measureCase(item, operation, own, others, effort, () =>
+          progress.step(),
+        );
+        report.rows.push(...rows);
+        report.memory.push(...memory);
+        report.ratios = ratiosOf(report.rows);
+        overheads.push(overhead);
+        report.callOverheadMicroseconds = summarize(overheads).middle;
+        await onCase(report, rows);
+      } catch (error) {
+        if (!(error instanceof WrongResult)) throw error;
+        report.failures.push(error.message);
+        console.error(error.message);
+      }
+    }
+    return report;
   } finally {
     progress.stop();
-    process?.stop();
+    python?.stop();
     fs.rmSync(folder, { recursive: true, force: true });
   }
 }

@@ -1,7 +1,7 @@
 'use strict';
 // Kimi Delta Attention as it is measured: a layer's call with the L2 norm, gate and β in the kernels, states with values first.
 const path = require('node:path');
-const { float64, ROOT } = require('./common.cjs');
+const { float64, ROOT, sliced } = require('./common.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
 const { kdaBackward, kdaForward } = require(path.join(ROOT, 'dist/index.js'));
@@ -52,26 +52,28 @@ function kdaCase({ tokens, heads, batch = 1, lengths, gate = 'bounded' }, more) 
 
 const T = 8192;
 const CASES = [
-  kdaCase({ tokens: T, heads: 64 }, { profiled: true, memory: true }),
-  kdaCase({ tokens: T, heads: 96 }),
-  kdaCase({ tokens: T, heads: 16 }),
+  kdaCase({ tokens: T, heads: 64 }, { profiled: true, memory: true, curves: { heads: 64 } }),
+  kdaCase({ tokens: T, heads: 96 }, { curves: { heads: 96 } }),
+  kdaCase({ tokens: T, heads: 16 }, { curves: { tokens: T, heads: 16 } }),
   kdaCase({ tokens: 4096, heads: 32, batch: 2 }),
   kdaCase({ tokens: 32768, heads: 32 }),
   kdaCase({ tokens: T, heads: 64, lengths: Array.from({ length: 8 }, () => 1024) }),
   kdaCase({ tokens: T, heads: 64, lengths: [1300, 547, 2048, 963, 271, 3063] }),
   kdaCase({ tokens: T, heads: 64, gate: 'softplus' }),
   // How it grows with the tokens, and with the heads.
-  ...[4096, 16384, 32768, 65536, 131072].map((tokens) => kdaCase({ tokens, heads: 16 }, { thorough: true })),
-  ...[32, 128].map((heads) => kdaCase({ tokens: T, heads }, { thorough: true })),
+  ...[4096, 16384, 32768, 65536, 131072].map((tokens) =>
+    kdaCase({ tokens, heads: 16 }, { thorough: true, curves: { tokens } }),
+  ),
+  ...[32, 128].map((heads) => kdaCase({ tokens: T, heads }, { thorough: true, curves: { heads } })),
 ];
 
 /**
  * The inputs with those in float32 that have to be.
  * @param {Record<string, Tensor>} inputs @returns {Record<string, Tensor>}
  */
-function operands({ aLog, dtBias, initialState, ...others }) {
-  const [a, bias, state] = [aLog, dtBias, initialState].map((tensor) => tensor.to({ dtype: 'float32' }));
-  return { ...others, aLog: a, dtBias: bias, initialState: state };
+function operands(inputs) {
+  const names = ['aLog', 'dtBias', 'initialState', 'dFinalState'].filter((name) => name in inputs);
+  return { ...inputs, ...Object.fromEntries(names.map((name) => [name, inputs[name].to({ dtype: 'float32' })])) };
 }
 
 /** @param {Record<string, Tensor>} inputs @param {Case['options']} options @returns {KdaForwardOptions} */
@@ -97,43 +99,83 @@ function backward({ dOut, dFinalState }, saved) {
   return /** @type {Tensor[]} */ ([dq, dk, dv, dg, dbeta, dInitialState, dALog, dDtBias]);
 }
 
-/** The last head, in the last entry of a batch. @param {string} name @param {Tensor} tensor @param {boolean} packed */
-function lastHead(name, tensor, packed) {
-  if (name === 'aLog' || name === 'dtBias') return tensor.slice(0, tensor.shape[0] - 1, tensor.shape[0]);
+/**
+ * Slices of the last head in the last entry of a batch; of states of packed sequences all.
+ * @param {string} name @param {readonly number[]} shape @param {boolean} packed
+ */
+function lastHead(name, shape, packed) {
+  const last = (/** @type {number} */ extent) => [extent - 1, extent];
+  if (name === 'aLog' || name === 'dtBias') return [last(shape[0])];
   const state = /state$/i.test(name);
-  const entry = state && packed ? tensor : tensor.slice(0, tensor.shape[0] - 1, tensor.shape[0]);
-  const heads = tensor.shape[state ? 1 : 2];
-  return entry.slice(state ? 1 : 2, heads - 1, heads);
+  if (state) return [packed ? [0, shape[0]] : last(shape[0]), last(shape[1])];
+  return [last(shape[0]), [0, shape[1]], last(shape[2])];
 }
 
 /**
  * The last head on the CPU in float32, which its own tests hold within 1e-5 of float64; the reference would take minutes.
  * @param {Record<string, Tensor>} inputs @param {Case['options']} options
- * @param {(inputs: Record<string, Tensor>) => Tensor[]} run @param {string[]} names of the results
+ * @param {(inputs: Record<string, Tensor>) => Tensor[]} run @param {Record<string, Tensor>} like by the names of the results,
+ * an input of that shape
  * @returns {Promise<Block[]>}
  */
-async function reference(inputs, options, run, names) {
+async function reference(inputs, options, run, like) {
   const packed = options.cuSeqlens !== undefined;
   const entries = Object.entries(inputs).map(([name, tensor]) => {
-    return [name, lastHead(name, tensor, packed).to({ dtype: 'float32' }).to({ device: 'cpu' })];
+    const head = sliced(tensor, lastHead(name, tensor.shape, packed));
+    return [name, head.to({ dtype: 'float32' }).to({ device: 'cpu' })];
   });
   const results = run(operands(/** @type {Record<string, Tensor>} */ (Object.fromEntries(entries))));
   return Promise.all(
-    names.map(async (name, n) => ({
-      part: (/** @type {Tensor} */ result) => lastHead(name, result, packed),
-      expected: (await float64(results[n])).data,
+    Object.entries(like).map(async ([name, { shape }], result) => ({
+      part: { result, flat: false, slices: lastHead(name, shape, packed) },
+      expected: (await float64(results[result])).data,
     })),
   );
 }
+
+/** A forward and its backward. @param {Record<string, Tensor>} inputs @param {Case['options']} options */
+function step(inputs, options) {
+  const { outputs, saved } = forward(inputs, options);
+  const gradients = backward(inputs, saved);
+  for (const tensor of outputs) tensor.dispose();
+  saved.dispose();
+  return gradients;
+}
+
+/** @param {Case} item of the forward @param {number} flops a token and head @returns {Case} */
+function withGradientCase(item, flops) {
+  const { v, initialState } = item.inputs;
+  return {
+    ...item,
+    inputs: { ...item.inputs, dOut: v, dFinalState: initialState },
+    flops: (item.flops / FORWARD_FLOPS) * flops,
+  };
+}
+
+/** What the operations that give gradients have in common. */
+const withGradients = {
+  tuned: true,
+  allowedError: ALLOWED_ERROR,
+  variants: { saving: { saveIntermediates: true } },
+  results: ['dq', 'dk', 'dv', 'dg', 'dbeta', 'dInitialState'],
+  /** @type {Operation['reference']} */
+  reference(inputs, options) {
+    const { q, k, v, g, beta, initialState } = inputs;
+    const like = { dq: q, dk: k, dv: v, dg: g, dbeta: beta, dInitialState: initialState };
+    return reference(inputs, options, (head) => step(head, options), like);
+  },
+};
 
 /** @type {Record<string, Operation>} */
 const KDA = {
   'kda-forward': {
     peers: 'kda.py',
+    tuned: true,
     kernel: /kda_recurrence/,
     allowedError: ALLOWED_ERROR,
     cases: CASES,
     variants: { saving: { saveIntermediates: true } },
+    results: ['out', 'finalState'],
     prepare(inputs, options) {
       const ready = operands(inputs);
       return () => {
@@ -143,34 +185,33 @@ const KDA = {
       };
     },
     reference: (inputs, options) =>
-      reference(inputs, options, (head) => forward(head, options).outputs, ['out', 'finalState']),
+      reference(inputs, options, (head) => forward(head, options).outputs, {
+        out: inputs.v,
+        finalState: inputs.initialState,
+      }),
   },
   'kda-backward': {
+    ...withGradients,
     peers: 'kda_backward.py',
     kernel: /kda_gradients/,
-    allowedError: ALLOWED_ERROR,
-    cases: CASES.map(({ inputs, flops, ...item }) => ({
-      ...item,
-      inputs: { ...inputs, dOut: inputs.v, dFinalState: inputs.initialState },
-      flops: (flops / FORWARD_FLOPS) * BACKWARD_FLOPS,
-    })),
-    variants: { saving: { saveIntermediates: true } },
+    cases: CASES.map((item) => withGradientCase(item, BACKWARD_FLOPS)),
     prepare(inputs, options) {
-      const ready = withGradient(inputs);
+      const ready = operands(inputs);
       const { outputs, saved } = forward(ready, options);
       for (const tensor of outputs) tensor.dispose();
       return Object.assign(() => backward(ready, saved), { retained: saved.intermediateBytes });
     },
-    reference(inputs, options) {
-      const names = ['dq', 'dk', 'dv', 'dg', 'dbeta', 'dInitialState'];
-      return reference(inputs, options, (head) => backward(withGradient(head), forward(head, options).saved), names);
+  },
+  'kda-step': {
+    ...withGradients,
+    peers: 'kda_step.py',
+    kernel: /kda_gradients/,
+    cases: CASES.map((item) => withGradientCase(item, FORWARD_FLOPS + BACKWARD_FLOPS)),
+    prepare(inputs, options) {
+      const ready = operands(inputs);
+      return () => step(ready, options);
     },
   },
 };
-
-/** @param {Record<string, Tensor>} inputs @returns {Record<string, Tensor>} */
-function withGradient({ dFinalState, ...others }) {
-  return { ...operands(others), dFinalState: dFinalState.to({ dtype: 'float32' }) };
-}
 
 module.exports = { KDA };

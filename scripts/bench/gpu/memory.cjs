@@ -52,6 +52,7 @@ async function peakBytes(call, device) {
     if (await worksWith(middle)) enough = middle;
     else tooLittle = middle;
   }
+  freeBytes(device); // the refusal makes this process give back what it keeps, which the peers need
   return enough;
 }
 

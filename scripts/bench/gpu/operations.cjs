@@ -14,21 +14,28 @@ const { KDA } = require('./kda.cjs');
  * @property {boolean} profiled whether `--ncu` looks at it
  * @property {boolean} [thorough] not for `--quick`
  * @property {boolean} [memory] whether its memory is measured too
+ * @property {Partial<Record<'tokens' | 'heads', number>>} [curves] where it lies on the curves over these
  *
  * @typedef {object} Operation
  * @property {string} peers the Python program with the other implementations
+ * @property {boolean} [tuned] whether its peers have to be tuned first
  * @property {RegExp} kernel the main kernel's name, for `--ncu`
- * @property {number} allowedError norm of the error over norm of a result; between two implementations, twice that
+ * @property {number} allowedError norm of the error over norm of a result
  * @property {Case[]} cases
  * @property {Record<string, Case['options']>} variants other ways of this package, by what their names add, and the options
  * that they add
- * @property {(inputs: Record<string, Tensor>, options: Case['options']) => () => Tensor[]} prepare what is timed; the results
- * in bfloat16 are compared
- * @property {(inputs: Record<string, Tensor>, options: Case['options']) => Promise<Block[]>} reference a part of the first
+ * @property {string[]} results the names of those that are checked; there may be more
+ * @property {(inputs: Record<string, Tensor>, options: Case['options']) => () => Tensor[]} prepare what is timed
+ * @property {(inputs: Record<string, Tensor>, options: Case['options']) => Promise<Block[]>} reference parts of the first
  * results in higher precision
  *
+ * @typedef {object} Part of a result
+ * @property {number} result its index
+ * @property {boolean} flat whether the result is taken as one row
+ * @property {number[][]} slices of the first dimensions, start and end
+ *
  * @typedef {object} Block
- * @property {(result: Tensor) => Tensor} part
+ * @property {Part} part
  * @property {Float64Array} expected
  */
 

@@ -1,7 +1,7 @@
 'use strict';
 // This package as one of the implementations that are measured.
 const path = require('node:path');
-const { float64, ROOT } = require('./common.cjs');
+const { ROOT, sizeOf } = require('./common.cjs');
 const { peakBytes } = require('./memory.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
@@ -12,13 +12,24 @@ const { summarize } = require(path.join(ROOT, 'dist/cli/measure.js'));
 /**
  * @typedef {import('./operations.cjs').Operation} Operation
  * @typedef {import('./operations.cjs').Case} Case
+ * @typedef {import('./operations.cjs').Part} Part
  * @typedef {import('../../../lib/index').Tensor} Tensor
  * @typedef {import('../../../lib/index').Device} Device
  * @typedef {import('./driver.cjs').Placement} Placement
  */
 
 const WARM_UP = 3;
-const OVERHEAD_CALLS = 60;
+const OVERHEAD_CALLS = 20;
+
+/** @param {Tensor} result @param {Part} part @returns {Promise<Float32Array>} */
+async function read(result, { flat, slices }) {
+  const views = [flat ? result.view([result.size]) : result];
+  for (const [dim, [start, end]] of slices.entries()) views.push(views[dim].slice(dim, start, end));
+  const converted = views[slices.length].to({ dtype: 'float32' });
+  const values = await converted.data();
+  for (const tensor of [...views, converted]) tensor.dispose();
+  return /** @type {Float32Array} */ (values);
+}
 
 class Own {
   /** @type {Operation} */
@@ -51,8 +62,7 @@ class Own {
     this.#inputs = sets.map((placement) =>
       Object.fromEntries(
         Object.entries(placement).map(([name, { offset, shape }]) => {
-          const size = shape.reduce((product, extent) => product * extent, 1);
-          return [name, this.#pool.slice(0, offset, offset + size).view(shape)];
+          return [name, this.#pool.slice(0, offset, offset + sizeOf(shape)).view(shape)];
         }),
       ),
     );
@@ -60,28 +70,24 @@ class Own {
     return Promise.resolve(true);
   }
 
-  /** Bits of the results in bfloat16. */
-  async results() {
-    const results = this.#calls[0]();
-    const compared = results.filter(({ dtype }) => dtype === 'bfloat16');
-    const bits = await Promise.all(compared.map((tensor) => tensor.data()));
-    for (const tensor of results) tensor.dispose();
-    return /** @type {Uint16Array[]} */ (bits);
+  /** Parts of the first results in higher precision. */
+  reference() {
+    return this.#operation.reference(this.#inputs[0], this.#options);
   }
 
-  /** How far parts of the first results are from float64: norm of the error over norm, the largest. */
-  async error() {
-    const blocks = await this.#operation.reference(this.#inputs[0], this.#options);
+  /** @returns {number[][]} */
+  shapes() {
     const results = this.#calls[0]();
-    const norm = (/** @type {Float64Array} */ values) =>
-      Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
-    const errors = blocks.map(async ({ part, expected }, n) => {
-      const { data } = await float64(part(results[n]).contiguous());
-      return norm(data.map((value, at) => value - expected[at])) / norm(expected);
-    });
-    const all = await Promise.all(errors);
     for (const tensor of results) tensor.dispose();
-    return all.some(Number.isNaN) ? NaN : Math.max(...all);
+    return results.map(({ shape }) => [...shape]);
+  }
+
+  /** @param {Part[]} parts @returns {Promise<Float32Array[]>} */
+  async values(parts) {
+    const results = this.#calls[0]();
+    const values = await Promise.all(parts.map((part) => read(results[part.result], part)));
+    for (const tensor of results) tensor.dispose();
+    return values;
   }
 
   /** @param {number} milliseconds of the burst @returns {Promise<number>} milliseconds of the median call */
@@ -117,8 +123,8 @@ class Own {
       const results = this.#calls[0]();
       times.push(performance.now() - start);
       for (const tensor of results) tensor.dispose();
-      if (n % 20 === 19) await stream.synchronize();
     }
+    await stream.synchronize();
     return 1000 * summarize(times).middle;
   }
 }

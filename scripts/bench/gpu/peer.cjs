@@ -7,6 +7,7 @@ const readline = require('node:readline');
 
 /**
  * @typedef {import('./operations.cjs').Case} Case
+ * @typedef {import('./operations.cjs').Part} Part
  * @typedef {import('./driver.cjs').Placement} Placement
  */
 
@@ -16,10 +17,14 @@ class PeerProcess {
   /** @type {AsyncIterator<string>} */
   #lines;
 
-  /** @param {string} program in peers/ @param {string} numbers the file of the pool */
-  constructor(program, numbers) {
-    this.#child = spawn('python3', [path.join(__dirname, 'peers', program), numbers], {
+  /**
+   * @param {string} program in peers/ @param {string} numbers file of the block that the pool repeats
+   * @param {number} poolSize @param {Record<string, string>} environment that is added
+   */
+  constructor(program, numbers, poolSize, environment) {
+    this.#child = spawn('python3', [path.join(__dirname, 'peers', program), numbers, String(poolSize)], {
       stdio: ['pipe', 'pipe', 'inherit'],
+      env: { ...process.env, ...environment },
     });
     this.#child.on('error', () => {}); // seen as the end of its output
     this.#child.stdin.on('error', () => {});
@@ -59,15 +64,15 @@ class Peer {
     return supported;
   }
 
-  /** Bits of the results. */
-  async results() {
-    const { sizes } = await this.#process.ask('results', { implementation: this.name, file: this.#scratch });
+  /** @param {Part[]} parts @returns {Promise<Float32Array[]>} */
+  async values(parts) {
+    const { sizes } = await this.#process.ask('values', { implementation: this.name, parts, file: this.#scratch });
     const bytes = fs.readFileSync(this.#scratch);
     let at = bytes.byteOffset;
     return /** @type {number[]} */ (sizes).map((size) => {
-      const bits = new Uint16Array(bytes.buffer, at, size);
-      at += bits.byteLength;
-      return bits;
+      const values = new Float32Array(bytes.buffer, at, size);
+      at += values.byteLength;
+      return values;
     });
   }
 

@@ -1,8 +1,15 @@
 'use strict';
-// Random numbers that all implementations share: one file of bfloat16 normal numbers, of which every input is a part.
+// Random numbers that all implementations share: a block of bfloat16 normal numbers, repeated on the GPU until every input
+// is a part of it. Its size is prime, so that rows of no shape repeat at the same places.
 const fs = require('node:fs');
+const path = require('node:path');
+const { ROOT } = require('./common.cjs');
+
+/** @type {typeof import('../../../lib/index')} */
+const { Tensor } = require(path.join(ROOT, 'dist/index.js'));
 
 const TABLE_SIZE = 2 ** 16;
+const BLOCK_SIZE = 16_777_213;
 
 /** Normal numbers, each as likely as the other, as bits of bfloat16. @param {() => number} uniform in [0, 1) */
 function normalTable(uniform) {
@@ -14,8 +21,8 @@ function normalTable(uniform) {
   return Uint16Array.from(bits, (word) => (word + 0x7fff + ((word >>> 16) & 1)) >>> 16);
 }
 
-/** @param {number} size @param {number} seed @returns {Uint16Array} bits of bfloat16 */
-function normalNumbers(size, seed) {
+/** The block. @param {number} seed @returns {Uint16Array} bits of bfloat16 */
+function normalNumbers(seed) {
   let state = seed;
   const draw = () => {
     state ^= state << 13;
@@ -24,14 +31,21 @@ function normalNumbers(size, seed) {
     return state >>> 0;
   };
   const table = normalTable(() => draw() / 2 ** 32);
-  const numbers = new Uint16Array(size);
-  for (let at = 0; at + 1 < size; at += 2) {
-    const word = draw();
-    numbers[at] = table[word >>> 16];
-    numbers[at + 1] = table[word & 0xffff];
+  return new Uint16Array(BLOCK_SIZE).map(() => table[draw() >>> 16]);
+}
+
+/**
+ * @param {Uint16Array} numbers the block @param {number} size @param {import('../../../lib/index').Device} device
+ * @returns {import('../../../lib/index').Tensor}
+ */
+function repeated(numbers, size, device) {
+  const block = Tensor.from(numbers, [numbers.length], { dtype: 'bfloat16', device });
+  const pool = Tensor.empty([size], { dtype: 'bfloat16', device });
+  for (let at = 0; at < size; at += numbers.length) {
+    const length = Math.min(numbers.length, size - at);
+    pool.slice(0, at, at + length).copyFrom(block.slice(0, 0, length));
   }
-  if (size % 2 === 1) numbers[size - 1] = table[draw() >>> 16];
-  return numbers;
+  return pool;
 }
 
 /** @param {string} file @param {Uint16Array} numbers */
@@ -39,15 +53,4 @@ function writeNumbers(file, numbers) {
   fs.writeFileSync(file, new Uint8Array(numbers.buffer, numbers.byteOffset, numbers.byteLength));
 }
 
-const DECODED = Float32Array.from(
-  new Float32Array(Uint32Array.from({ length: TABLE_SIZE }, (_, bits) => bits << 16).buffer),
-);
-
-/** The values of bfloat16 bits. @param {Uint16Array} bits */
-function decode(bits) {
-  const values = new Float32Array(bits.length);
-  for (let at = 0; at < bits.length; at++) values[at] = DECODED[bits[at]];
-  return values;
-}
-
-module.exports = { decode, normalNumbers, writeNumbers };
+module.exports = { normalNumbers, repeated, writeNumbers };

@@ -1,7 +1,9 @@
 'use strict';
-// A report of ./driver.cjs as a table and as a chart.
+// A report of ./driver.cjs as tables and charts.
 const path = require('node:path');
 const { ROOT } = require('./common.cjs');
+const { curves } = require('./curves.cjs');
+const { ratio } = require('./ratios.cjs');
 
 /** @type {typeof import('../../../lib/cli/table')} */
 const { formatMarkdown, formatTable } = require(path.join(ROOT, 'dist/cli/table.js'));
@@ -9,10 +11,14 @@ const { formatMarkdown, formatTable } = require(path.join(ROOT, 'dist/cli/table.
 const { barChart } = require(path.join(ROOT, 'dist/cli/chart.js'));
 
 /** @typedef {import('./driver.cjs').Report} Report */
+/** @typedef {import('./driver.cjs').Row} Row */
+
+/** A curve through fewer says nothing. */
+const LEAST_POINTS = 4;
 
 /** @param {Report} report */
 function table({ rows }) {
-  const peers = [...new Set(rows.map(({ implementation }) => implementation))].filter((name) => name !== 'warpgrad');
+  const peers = implementations({ rows }).filter((name) => name !== 'warpgrad');
   const header = ['case', 'warpgrad ms', 'spread', 'TFLOP/s', ...peers.flatMap((peer) => [`${peer} ms`, '×'])];
   const cells = rows
     .filter(({ implementation }) => implementation === 'warpgrad')
@@ -21,10 +27,27 @@ function table({ rows }) {
       ...[own.ms.toFixed(3), `${(100 * own.spread).toFixed(1)} %`, own.tflops.toFixed(0)],
       ...peers.flatMap((peer) => {
         const row = rows.find((other) => other.case === own.case && other.implementation === peer);
-        return row ? [row.ms.toFixed(3), (row.ms / own.ms).toFixed(2)] : ['', ''];
+        return row ? [row.ms.toFixed(3), ratio(rows, row).toFixed(2)] : ['', ''];
       }),
     ]);
   return { header, cells };
+}
+
+/** @param {{ rows: Row[] }} report */
+const implementations = ({ rows }) => [...new Set(rows.map(({ implementation }) => implementation))];
+
+/** By result, the largest error over the cases. @param {Report} report */
+function errorTable(report) {
+  const names = implementations(report);
+  const results = [...new Set(report.rows.flatMap(({ errors }) => Object.keys(errors)))];
+  const cells = results.map((result) => [
+    result,
+    ...names.map((name) => {
+      const errors = report.rows.filter((row) => row.implementation === name).map(({ errors }) => errors[result] ?? 0);
+      return Math.max(...errors).toExponential(1);
+    }),
+  ]);
+  return { header: ['largest error', ...names], cells };
 }
 
 /** @param {Report} report */
@@ -50,27 +73,77 @@ function memoryLines({ memory }) {
   return lines.length > 0 ? `\n${lines.join('')}` : '';
 }
 
+/** The rows of a case in a line. @param {Row[]} rows */
+function line(rows) {
+  const times = rows.map(({ implementation, ms }) => `${implementation} ${ms.toFixed(3)} ms`);
+  return `${rows[0].case}: ${times.join(', ')}\n`;
+}
+
 /** @param {Report} report */
 function terminal(report) {
-  const { header, cells } = table(report);
-  return `${about(report)}\n${formatTable(header, cells)}\n${memoryLines(report)}`;
+  const [times, errors] = [table(report), errorTable(report)];
+  return (
+    `${about(report)}\n${formatTable(times.header, times.cells)}\n\n` +
+    `${formatTable(errors.header, errors.cells)}\n${memoryLines(report)}`
+  );
 }
 
 /** @param {Report} report */
 function markdown(report) {
-  const { header, cells } = table(report);
-  return `${about(report)}\n${formatMarkdown(header, cells)}\n${memoryLines(report).replaceAll('.\n', '.\n\n').trimEnd()}\n`;
+  const [times, errors] = [table(report), errorTable(report)];
+  return (
+    `${about(report)}\n${formatMarkdown(times.header, times.cells)}\n\n` +
+    `${formatMarkdown(errors.header, errors.cells)}\n${memoryLines(report).replaceAll('.\n', '.\n\n').trimEnd()}\n`
+  );
 }
 
 /** @param {Report} report */
-function chart({ operation, device, rows }) {
-  const bars = rows.map(({ case: label, implementation, tflops }) => ({
+const titleOf = ({ operation, device }) => `${operation}, bfloat16: ${device}`;
+
+/** @param {Report} report */
+function bars(report) {
+  const colours = coloursOf(report);
+  const all = report.rows.map(({ case: label, implementation, tflops }) => ({
     label: `${label}: ${implementation}`,
     value: tflops,
     note: `${tflops.toFixed(0)} TFLOP/s`,
-    colour: implementation.startsWith('warpgrad') ? '#2f6db3' : '#9aa7b5', // the peers in grey
+    colour: colours[implementation],
   }));
-  return barChart(`${operation}, bfloat16, TFLOP/s: ${device}`, bars);
+  return barChart(`${titleOf(report)}, TFLOP/s`, all);
 }
 
-module.exports = { chart, markdown, terminal };
+/** Blue is this package, grey are the peers. @param {Report} report */
+function coloursOf(report) {
+  const [own, others] = [
+    ['#2f6db3', '#7fb2dd'],
+    ['#5f6b78', '#9aa7b5', '#c9d1d9'],
+  ];
+  const next = (/** @type {string} */ name) => (name.startsWith('warpgrad') ? own : others).shift() ?? '#000000';
+  return Object.fromEntries(implementations(report).map((name) => [name, next(name)]));
+}
+
+/**
+ * The curve over the tokens or the heads, where enough was measured.
+ * @param {Report} report @param {'tokens' | 'heads'} axis @returns {Promise<Record<string, string>>} by the end of its name
+ */
+async function curve(report, axis) {
+  const points = report.rows.flatMap(({ implementation, ms, curves }) => {
+    const at = curves?.[axis];
+    return at === undefined ? [] : [{ implementation, at, ms }];
+  });
+  if (new Set(points.map(({ at }) => at)).size < LEAST_POINTS) return {};
+  return { [`-${axis}.svg`]: await curves(titleOf(report), axis, points, coloursOf(report)) };
+}
+
+/** The files of a report, by the ends of their names. @param {Report} report @returns {Promise<Record<string, string>>} */
+async function pages(report) {
+  return {
+    '.json': `${JSON.stringify(report, null, 2)}\n`,
+    '.md': markdown(report),
+    '.svg': bars(report),
+    ...(await curve(report, 'tokens')),
+    ...(await curve(report, 'heads')),
+  };
+}
+
+module.exports = { about, implementations, line, pages, terminal };

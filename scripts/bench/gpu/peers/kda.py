@@ -1,23 +1,40 @@
-"""Kimi Delta Attention of flash-linear-attention where it is installed, as a layer calls it. The first call of a shape compiles
-and tunes, for more than half a minute: FLA_CACHE_MODE, FLA_CONFIG_DIR and TRITON_CACHE_DIR are there to keep what it finds."""
+"""Kimi Delta Attention as a layer calls it, of flash-linear-attention and of FlashKDA where they are installed. The first call
+of a shape in flash-linear-attention compiles and tunes, for more than half a minute: tune_kda.py does that beforehand."""
+
+import os
 
 import torch
 
-from peer import serve
+from peer import Unsupported, serve
+
+os.environ["FLA_FLASH_KDA"] = "0"  # else it calls FlashKDA itself
 
 try:
     import fla
     from fla.ops.kda import chunk_kda
 except ImportError:
     fla = None
+try:
+    import flash_kda
+except ImportError:
+    flash_kda = None
+
+
+def in_float32(inputs):
+    """The inputs with those in float32 that have to be."""
+    names = ("aLog", "dtBias", "initialState", "dFinalState")
+    return {**inputs, **{name: inputs[name].float() for name in names if name in inputs}}
+
+
+def offsets(inputs, options):
+    return torch.tensor(options["cuSeqlens"], device=inputs["q"].device) if "cuSeqlens" in options else None
 
 
 def forward(inputs, options, **more):
-    """The arguments in the dtypes that it wants, and the call."""
+    """What calls flash-linear-attention, given inputs in the dtypes that it wants."""
     q, k, v, g, beta = (inputs[name] for name in ("q", "k", "v", "g", "beta"))
-    a_log, bias, state = (inputs[name] for name in ("aLog", "dtBias", "initialState"))
-    cu_seqlens = torch.tensor(options["cuSeqlens"], device=q.device) if "cuSeqlens" in options else None
-    bound = options.get("lowerBound")
+    a_log, bias, state = inputs["aLog"], inputs["dtBias"].flatten(), inputs["initialState"]
+    cu_seqlens, bound = offsets(inputs, options), options.get("lowerBound")
 
     def call():
         return chunk_kda(
@@ -29,18 +46,35 @@ def forward(inputs, options, **more):
     return call
 
 
-def in_float32(inputs):
-    """The inputs with those in float32 that have to be, dt_bias as one row."""
-    converted = {name: inputs[name].float() for name in ("aLog", "initialState", "dFinalState") if name in inputs}
-    return {**inputs, **converted, "dtBias": inputs["dtBias"].float().flatten()}
-
-
 def prepare(inputs, options):
-    call = forward(in_float32(inputs), options)
-    return lambda: call()[0]  # the final state is float32, and not compared
+    return forward(in_float32(inputs), options)
+
+
+def prepare_flash_kda(inputs, options):
+    if "lowerBound" not in options:
+        raise Unsupported("a gate without a bound")
+    tensors = in_float32(inputs)
+    q, k, v, g, beta = (tensors[name] for name in ("q", "k", "v", "g", "beta"))
+    a_log, bias, state = (tensors[name] for name in ("aLog", "dtBias", "initialState"))
+    cu_seqlens, scale = offsets(inputs, options), q.shape[-1] ** -0.5
+
+    def call():
+        out, final_state = torch.empty_like(v), torch.empty_like(state)
+        flash_kda.fwd(
+            q, k, v, g, beta, scale, out, a_log, bias, options["lowerBound"], state, final_state, cu_seqlens
+        )  # fmt: skip
+        return out, final_state
+
+    return call
 
 
 VERSIONS = {"flash-linear-attention": fla.__version__} if fla else {}
 
 if __name__ == "__main__":
-    serve({"flash-linear-attention": prepare} if fla else {}, VERSIONS)
+    serve(
+        {
+            **({"flash-linear-attention": prepare} if fla else {}),
+            **({"FlashKDA": prepare_flash_kda} if flash_kda else {}),
+        },
+        VERSIONS,
+    )

@@ -1,26 +1,32 @@
-"""The backward of kda.py. What is timed is the call of autograd; the forward runs before. It computes the forward's intermediates
-again, or keeps them."""
+"""The backward of flash-linear-attention. What is timed is the call of autograd; the forward runs before. It computes the
+forward's intermediates again, or saves them."""
 
 import torch
 
 from kda import VERSIONS, fla, forward, in_float32
 from peer import serve
 
-OPERANDS = ("q", "k", "v", "g", "beta", "aLog", "dtBias", "initialState")
+OPERANDS = ("q", "k", "v", "g", "beta", "initialState", "aLog", "dtBias")
+
+
+def leaves(inputs):
+    """All inputs, and those that get a gradient alone."""
+    tensors = in_float32(inputs)
+    operands = {name: tensors[name].detach().requires_grad_() for name in OPERANDS}
+    return {**tensors, **operands}, tuple(operands.values())
 
 
 def prepare(keep):
     def prepare_backward(inputs, options):
-        tensors = in_float32(inputs)
-        operands = {name: tensors[name].detach().requires_grad_() for name in OPERANDS}
+        tensors, operands = leaves(inputs)
         before = torch.cuda.memory_allocated()
         with torch.enable_grad():
-            results = forward(operands, options, disable_recompute=keep)()
+            results = forward(tensors, options, disable_recompute=keep)()
         made = torch.cuda.memory_allocated() - before
         gradients = (tensors["dOut"], tensors["dFinalState"])
 
         def call():
-            return torch.autograd.grad(results, tuple(operands.values()), gradients, retain_graph=True)[:5]
+            return torch.autograd.grad(results, operands, gradients, retain_graph=True)
 
         call.retained = made - sum(result.nbytes for result in results)
         return call
@@ -28,6 +34,9 @@ def prepare(keep):
     return prepare_backward
 
 
+def both_ways(prepare):
+    return {"flash-linear-attention": prepare(False), "flash-linear-attention saving": prepare(True)} if fla else {}
+
+
 if __name__ == "__main__":
-    ways = {"flash-linear-attention": prepare(False), "flash-linear-attention keeping": prepare(True)}
-    serve(ways if fla else {}, VERSIONS)
+    serve(both_ways(prepare), VERSIONS)

@@ -1,7 +1,8 @@
 """The Python side of the GPU benchmark: serves requests, one JSON object a line (../peer.cjs is the other side).
 
 An implementation is a function that takes the inputs by name and the options of a case and returns what is timed, a
-function without arguments that returns the results, a tensor or a tuple of those that are compared. It raises Unsupported for a case that it does not cover.
+function without arguments that returns the results, a tensor or a tuple, in the order of ../operations.cjs. It raises
+Unsupported for a case that it does not cover.
 """
 
 import json
@@ -18,17 +19,13 @@ class Unsupported(Exception):
 
 
 class Server:
-    def __init__(self, implementations, versions, pool_file):
+    def __init__(self, implementations, versions, numbers_file, pool_size):
         self.implementations = implementations
         self.versions = versions
-        numbers = torch.from_file(pool_file, size=self.count(pool_file), dtype=torch.bfloat16)
-        self.pool = numbers.cuda()
+        with open(numbers_file, "rb") as stream:
+            numbers = torch.frombuffer(bytearray(stream.read()), dtype=torch.bfloat16).cuda()
+        self.pool = numbers.repeat(-(-pool_size // len(numbers)))[:pool_size]
         self.calls = {}
-
-    @staticmethod
-    def count(file):
-        with open(file, "rb") as stream:
-            return stream.seek(0, 2) // 2
 
     def info(self):
         return {"implementations": list(self.implementations), "versions": {"torch": torch.__version__, **self.versions}}
@@ -50,13 +47,19 @@ class Server:
         self.calls[implementation] = calls
         return {"supported": True}
 
-    def results(self, implementation, file):
+    def values(self, implementation, parts, file):
+        """Parts of the results, as float32 in a file, and their sizes."""
         results = self.calls[implementation][0]()
         results = results if isinstance(results, tuple) else (results,)
+        sizes = []
         with open(file, "wb") as stream:
-            for result in results:
-                stream.write(result.contiguous().view(torch.int16).cpu().numpy().tobytes())
-        return {"sizes": [result.numel() for result in results]}
+            for part in parts:
+                whole = results[part["result"]]
+                whole = whole.reshape(-1) if part["flat"] else whole
+                values = whole[tuple(slice(*limits) for limits in part["slices"])].float().cpu().contiguous()
+                stream.write(values.numpy().tobytes())
+                sizes.append(values.numel())
+        return {"sizes": sizes}
 
     def memory(self, implementation):
         call = self.calls[implementation][0]
@@ -84,7 +87,7 @@ class Server:
 
 
 def serve(implementations, versions):
-    server = Server(implementations, versions, sys.argv[1])
+    server = Server(implementations, versions, sys.argv[1], int(sys.argv[2]))
     with torch.no_grad():
         for line in sys.stdin:
             request = json.loads(line)

@@ -1,0 +1,92 @@
+import { differences, windows, worst } from '../../scripts/bench/gpu/checks.cjs';
+import { ratiosOf } from '../../scripts/bench/gpu/ratios.cjs';
+import { pages } from '../../scripts/bench/gpu/report.cjs';
+
+// What the GPU benchmarks do with their results, which needs no GPU.
+
+// Draws with ES modules, which Jest does not import.
+jest.mock('../../scripts/bench/gpu/curves.cjs', () => ({
+  curves: (title: string, axis: string, points: { implementation: string; at: number; ms: number }[]) =>
+    Promise.resolve([title, axis, ...points.map((point) => Object.values(point).join(' '))].join('\n')),
+}));
+
+const row = (label: string, implementation: string, ms: number, curves?: { tokens: number }) => ({
+  ...{ case: label, implementation, ms, spread: 0, tflops: 1 / ms, errors: { out: ms / 1000 } },
+  ...(curves && { curves }),
+});
+
+describe('checks of results', () => {
+  const parts = windows(['out', 'lse'], [[3, 1000], [50]]);
+  const values = (fill: number) => parts.map(({ slices: [[start, end]] }) => new Float32Array(end - start).fill(fill));
+
+  test('windows lie in the results and reach their ends', () => {
+    const large = windows(['out'], [[4096, 4096]]);
+    expect(large).toHaveLength(64);
+    expect(large.every(({ slices: [[start, end]] }) => end - start === 2048 && end <= 4096 ** 2)).toBe(true);
+    expect(parts.map(({ result, slices }) => [result, ...slices[0]])).toEqual([
+      [0, 0, 2048],
+      [0, 1500, 3000],
+      [1, 0, 50],
+    ]);
+  });
+
+  test('differences are relative, by result', () => {
+    expect(differences(['out', 'lse'], parts, values(1.5), values(1))).toEqual({ out: 0.5, lse: 0.5 });
+    expect(differences(['out', 'lse', 'unchecked'], parts, values(1), values(1))).toEqual({ out: 0, lse: 0 });
+  });
+
+  test.each([
+    ['a NaN', 2, new Float32Array(50).fill(NaN)],
+    ['a short part', 2, new Float32Array(49).fill(1)],
+  ])('%s is no small error', (_, n, broken) => {
+    const actual = values(1);
+    actual[n] = broken;
+    expect(worst(differences(['out', 'lse'], parts, actual, values(1))) <= 1e6).toBe(false);
+  });
+
+  test('nor is anything where zeros belong', () => {
+    expect(worst(differences(['out', 'lse'], parts, values(1), values(0))) <= 1).toBe(false);
+  });
+});
+
+test('a peer is compared with the variant of the same name, and this package with its own default', () => {
+  const rows = [
+    row('a', 'warpgrad', 2),
+    row('a', 'warpgrad saving', 1),
+    row('a', 'peer', 6),
+    row('a', 'peer saving', 5),
+  ];
+  const found = Object.entries(ratiosOf(rows)).map(([name, { geometricMean }]) => [name, geometricMean.toFixed(3)]);
+  expect(found).toEqual([
+    ['warpgrad saving', '0.500'],
+    ['peer', '3.000'],
+    ['peer saving', '5.000'],
+  ]);
+});
+
+test('the mean of ratios is geometric, and cases without the peer are left out', () => {
+  const rows = [
+    ...[row('a', 'warpgrad', 1), row('a', 'peer', 4), row('b', 'warpgrad', 1), row('b', 'peer', 1)],
+    row('c', 'warpgrad', 1),
+  ];
+  expect(ratiosOf(rows)).toEqual({ peer: { geometricMean: 2, minimum: 1 } });
+});
+
+test('a report has tables, bars, and curves where there are points for them', async () => {
+  const report = (lengths: number[]) => ({
+    ...{ operation: 'kda-forward', device: 'NVIDIA H200', driver: null, date: '2026-01-01', versions: {}, commit: '0' },
+    ...{ failures: [], memory: [], callOverheadMicroseconds: 1, ratios: {} },
+    rows: lengths.flatMap((tokens) =>
+      ['warpgrad', 'peer'].map((name, n) => row(`T ${tokens}`, name, (1 + n) * tokens, { tokens })),
+    ),
+  });
+  const few = await pages(report([1, 2, 4]));
+  expect(Object.keys(few)).toEqual(['.json', '.md', '.svg']);
+  expect(few['.md']).toContain('| T 4  |       4.000 |  0.0 % |       0 |   8.000 | 2.00 |');
+  expect(few['.md']).toContain('| out           |   4.0e-3 | 8.0e-3 |');
+  const enough = await pages(report([1, 2, 4, 8]));
+  expect(Object.keys(enough)).toEqual(['.json', '.md', '.svg', '-tokens.svg']);
+  expect(enough['-tokens.svg'].split('\n').slice(0, 4)).toEqual([
+    ...['kda-forward, bfloat16: NVIDIA H200', 'tokens', 'warpgrad 1 1', 'peer 1 2'],
+  ]);
+});
