@@ -44,7 +44,9 @@ export interface TfjsKdaGate {
 
 /** Options of {@link kda}: those of `kdaForward`, with the initial state and the gate's parameters as tensors of TensorFlow.js. */
 export interface TfjsKdaOptions
-  extends Omit<KdaForwardOptions, 'initialState' | 'outputFinalState' | 'outputChunkStates' | 'gate' | 'stream'>, Placement {
+  extends
+    Omit<KdaForwardOptions, 'initialState' | 'outputFinalState' | 'outputChunkStates' | 'gate' | 'stream'>,
+    Placement {
   /** [N, HV, K, V], or [N, HV, V, K] with `stateLayout: 'vk'`. It gets a gradient. */
   initialState?: tf.Tensor | undefined;
   gate?: TfjsKdaGate | undefined;
