@@ -18,7 +18,7 @@ Measures an operation beside its public implementations, on one GPU in one run. 
 
   --op NAME         ${NAMES.join(' or ')} (default: all)
   --cases PATTERN   only cases whose name the regular expression finds
-  --quick           fewer rounds, and no curves
+  --quick           fewer rounds, and of the curves only what --cases finds
   --no-peers        this package alone: needs no Python
   --peer-cache DIR  where flash-linear-attention keeps what it compiles and tunes, at first for minutes
                     (default: warpgrad-peers in the system's temporary folder)

@@ -49,8 +49,12 @@ async function main() {
   if (folder === undefined) throw new Error('Usage: docs.cjs FOLDER');
   for (const file of fs.readdirSync(folder).filter((name) => name.endsWith('-gpu.json'))) {
     const report = /** @type {Report} */ (JSON.parse(fs.readFileSync(path.join(folder, file), 'utf8')));
-    for (const [suffix, content] of Object.entries(await pages(report))) {
-      fs.writeFileSync(path.join(BENCHMARKS, `${report.operation}-${slug(report)}${suffix}`), content);
+    const base = `${report.operation}-${slug(report)}`;
+    const { '.md': text, ...others } = await pages(report);
+    const charts = Object.keys(others).filter((suffix) => suffix.endsWith('.svg'));
+    const page = [text, ...charts.map((suffix) => `![${base}](${base}${suffix})\n`)].join('\n');
+    for (const [suffix, content] of Object.entries({ ...others, '.md': page })) {
+      fs.writeFileSync(path.join(BENCHMARKS, `${base}${suffix}`), content);
     }
   }
   for (const page of PAGES) {

@@ -33,12 +33,12 @@ def offsets(inputs, options):
 def forward(inputs, options, **more):
     """What calls flash-linear-attention, given inputs in the dtypes that it wants."""
     q, k, v, g, beta = (inputs[name] for name in ("q", "k", "v", "g", "beta"))
-    a_log, bias, state = inputs["aLog"], inputs["dtBias"].flatten(), inputs["initialState"]
+    a_log, bias, state = (inputs[name] for name in ("aLog", "dtBias", "initialState"))
     cu_seqlens, bound = offsets(inputs, options), options.get("lowerBound")
 
     def call():
         return chunk_kda(
-            q, k, v, g, beta, A_log=a_log, dt_bias=bias, initial_state=state, output_final_state=True,
+            q, k, v, g, beta, A_log=a_log, dt_bias=bias.flatten(), initial_state=state, output_final_state=True,
             use_qk_l2norm_in_kernel=True, use_gate_in_kernel=True, use_beta_sigmoid_in_kernel=True,
             safe_gate=bound is not None, lower_bound=bound, state_v_first=True, cu_seqlens=cu_seqlens, **more,
         )  # fmt: skip
