@@ -61,7 +61,7 @@ struct KdaConsumerThread {
 
   __device__ __forceinline__ int group() const { return lane / 4; }
   __device__ __forceinline__ int quad() const { return lane % 4; }
-  __device__ __forceinline__ int key() const { return 64 * warpgroup + 16 * warp + group(); }
+  __device__ __forceinline__ int key() const { return 64 * warpgroup + 16 * warp + group(); }  // of the block's
 
   __device__ __forceinline__ const KdaTokenScalars& token_scalars() const {
     return storage.token_scalars[walk.scalar_slot()];

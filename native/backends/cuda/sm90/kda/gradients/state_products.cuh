@@ -21,6 +21,8 @@ class KdaStateProducts {
     uint32_t frag_s[32], frag_ds[32];  // A operands, [key][value]
     float accum[32];
     issue_dy(accum);
+    t_.wait(kKdaState);
+    t_.wait(kKdaDState);
     load_states(frag_s, frag_ds);
     t_.release(kKdaState);
     t_.release(kKdaDState);
@@ -51,7 +53,7 @@ class KdaStateProducts {
     t_.release(kKdaDOut);
   }
 
- private:
+ protected:
   // 64 tokens x 64 values a warpgroup.
   __device__ __forceinline__ void issue_dy(float (&accum)[32]) {
     t_.wait(kKdaT);
@@ -69,8 +71,6 @@ class KdaStateProducts {
   }
 
   __device__ __forceinline__ void load_states(uint32_t (&frag_s)[32], uint32_t (&frag_ds)[32]) {
-    t_.wait(kKdaState);
-    t_.wait(kKdaDState);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const uint32_t step = kda_block_step(k % 4);
@@ -96,14 +96,14 @@ class KdaStateProducts {
     s_ds[1] = __shfl_sync(~0u, odd ? high[3] : high[2], source);
   }
 
-  // [key][token] += states [key][value] times a [token][value] tile.
+  // [key][token] = states [key][value] times a [token][value] tile, or that added.
   __device__ __forceinline__ void issue_from_registers(float (&accum)[32], const uint32_t (&fragment)[32],
-                                                       const uint8_t* tile) {
+                                                       const uint8_t* tile, bool adds = false) {
     const uint64_t b = KdaTokenTile::inner_columns_descriptor(ptx::shared_address(tile));
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      Product::template rs<0>(accum, fragment + 4 * k, b + KdaTokenTile::inner_columns_step(k), k > 0);
+      Product::template rs<0>(accum, fragment + 4 * k, b + KdaTokenTile::inner_columns_step(k), adds || k > 0);
     }
   }
 
