@@ -140,14 +140,7 @@ class KdaStateProducts {
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       uint32_t pairs[4], scaled[4];
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {  // rows row + 8 (m % 2)
-        const float x = dy[8 * q + 2 * m], y = dy[8 * q + 2 * m + 1];
-        const float2 v = ptx::widen_pair<kKdaType>(frag_v[q][m]);
-        sums[m & 1] = fmaf(x, v.x, fmaf(y, v.y, sums[m & 1]));
-        pairs[m] = ptx::cvt_pair<kKdaType>(x, y);
-        scaled[m] = ptx::cvt_pair<kKdaType>(beta[m & 1] * x, beta[m & 1] * y);
-      }
+      kda_finish_dy_block(dy + 8 * q, frag_v[q], beta, sums, pairs, scaled);
       if (stores_dy) {
         ptx::stmatrix_x4(t_.row_block(storage_.smem_du.bytes, t_.warpgroup, q), pairs[0], pairs[1], pairs[2], pairs[3]);
       }

@@ -1,5 +1,6 @@
 #include "backends/cuda/sm90/kda/gradients/wide/scores.h"
 
+#include "backends/cuda/sm90/kda/gradients/consumer_thread.cuh"
 #include "backends/cuda/sm90/kda/gradients/wide/scores.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
@@ -12,9 +13,8 @@ namespace warpgrad::cuda::sm90 {
 namespace {
 
 constexpr int kThreads = 2 * kWarpgroupThreads;
-constexpr DType kType = DType::kBFloat16;
 using ValueTile = SwizzledTile<64, 256>;  // [token][value]
-using Product = ptx::Wgmma<kType, 64>;
+using Product = ptx::Wgmma<kKdaType, 64>;
 
 struct Storage {
   KdaScores scores;
@@ -125,14 +125,7 @@ class KdaScoresBlock {
     for (int q = 0; q < 4; ++q) {
       uint32_t v[4], rounded[4], scaled[4];
       ptx::ldmatrix_x4(row_block(storage_.v.bytes, panel, q), v);
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {  // rows lane / 4 + 8 (m % 2) of the warp
-        const float x = dy[8 * q + 2 * m], y = dy[8 * q + 2 * m + 1];
-        const float2 pair = ptx::widen_pair<kType>(v[m]);
-        sums[m & 1] = fmaf(x, pair.x, fmaf(y, pair.y, sums[m & 1]));
-        rounded[m] = ptx::cvt_pair<kType>(x, y);
-        scaled[m] = ptx::cvt_pair<kType>(beta[m & 1] * x, beta[m & 1] * y);
-      }
+      kda_finish_dy_block(dy + 8 * q, v, beta, sums, rounded, scaled);
       ptx::stmatrix_x4(row_block(storage_.du.bytes, panel, q), rounded[0], rounded[1], rounded[2], rounded[3]);
       ptx::stmatrix_x4(row_block(storage_.v.bytes, panel, q), scaled[0], scaled[1], scaled[2], scaled[3]);
     }
@@ -173,8 +166,9 @@ class KdaScoresBlock {
         if (is_d_aqk && row == column) storage_.scores.d_aqk_diagonal[row] = value;
         y[x] = column < row ? value : 0;
       }
-      ptx::stmatrix_x4(row_block(tile.bytes, 0, q), ptx::cvt_pair<kType>(y[0], y[1]), ptx::cvt_pair<kType>(y[2], y[3]),
-                       ptx::cvt_pair<kType>(y[4], y[5]), ptx::cvt_pair<kType>(y[6], y[7]));
+      ptx::stmatrix_x4(row_block(tile.bytes, 0, q), ptx::cvt_pair<kKdaType>(y[0], y[1]),
+                       ptx::cvt_pair<kKdaType>(y[2], y[3]), ptx::cvt_pair<kKdaType>(y[4], y[5]),
+                       ptx::cvt_pair<kKdaType>(y[6], y[7]));
     }
   }
 
