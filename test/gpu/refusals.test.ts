@@ -1,4 +1,4 @@
-import { attentionBackward, attentionForward, kdaBackward, kdaForward, Stream, Tensor } from '../../lib';
+import { attentionBackward, attentionForward, kdaForward, Stream, Tensor } from '../../lib';
 import { CUDA, describeCuda } from '../support/cuda';
 import { expectError } from '../support/expectError';
 
@@ -72,25 +72,6 @@ describeCuda('refused on the GPU', () => {
       () => kdaForward(...kdaInputs(64, 64, 'float32')),
       'ERR_WARPGRAD_UNSUPPORTED',
       'kdaForward: on cuda the dtype must be bfloat16 or float16, got float32',
-    );
-  });
-
-  test.each([129, 256])('KDA of key dimension %i for training, with what is supported', (K) => {
-    expectError(
-      () => kdaForward(...kdaInputs(K, 64), { saveIntermediates: true }),
-      'ERR_WARPGRAD_UNSUPPORTED',
-      `kdaForward: on cuda the dimensions of keys and values may be up to 128 with saveIntermediates, got ${K} and 64`,
-    );
-  });
-
-  test.each([129, 256])('the backward of KDA of value dimension %i, with what is supported', async (V) => {
-    const [q, k, v, ...gates] = kdaInputs(64, V);
-    const { out, saved } = kdaForward(q, k, v, ...gates);
-    expect(new Set(await out.data())).toEqual(new Set([0]));
-    expectError(
-      () => kdaBackward(v, saved),
-      'ERR_WARPGRAD_UNSUPPORTED',
-      `kdaBackward: on cuda the dimensions of keys and values may be up to 128, got 64 and ${V}`,
     );
   });
 });

@@ -151,7 +151,8 @@ void CudaBackend::kda_backward(Stream& stream, ops::KdaBackwardParams params, St
   memory.saved = params.saved ? params.saved.as<char>() : take(true, images.saved());
   memory.dq_parts = take(grouped, part_bytes);
   memory.dk_parts = take(grouped, part_bytes);
-  memory.d_a_log_parts = reinterpret_cast<float*>(take(static_cast<bool>(params.d_a_log), head_floats));
+  memory.d_a_log_parts =
+      reinterpret_cast<float*>(take(static_cast<bool>(params.d_a_log), head_floats * problem.key_parts()));
   memory.d_dt_bias_parts =
       reinterpret_cast<float*>(take(static_cast<bool>(params.d_dt_bias), head_floats * problem.key_dim));
   StorageUses launch_uses = uses;

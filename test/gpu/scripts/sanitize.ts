@@ -128,6 +128,9 @@ async function kda(): Promise<void> {
     [128, 128],
     [64, 256],
     [128, 256],
+    [256, 64],
+    [192, 256],
+    [256, 256],
   ] as const;
   // Sums over grouped heads and the conversions of float16 read what the copy engine wrote.
   const dtypes: readonly DType[] = SEES_BULK_STORES ? ['bfloat16', 'float16'] : ['bfloat16'];
@@ -135,8 +138,7 @@ async function kda(): Promise<void> {
     for (const kind of ['given', 'softplus', 'bounded'] as const) {
       const common = { dims: pair, gateDtype: 'float32', dtype: 'bfloat16' } as const;
       const heads = SEES_BULK_STORES ? ([1, 2] as const) : ([2, 2] as const);
-      const saveIntermediates = pair[1] <= 128; // as the backward, which is there up to 128 alone
-      await recur({ ...common, heads, T: 150, sequences: 1 }, kind, { saveIntermediates });
+      await recur({ ...common, heads, T: 150, sequences: 1 }, kind, { saveIntermediates: true });
       const cuSeqlens = [0, 64, 64, 70, 139];
       const packed = { ...common, heads, T: 160, gateDtype: 'bfloat16', sequences: 4 } as const;
       for (const dtype of dtypes) {

@@ -10,18 +10,13 @@
 namespace warpgrad::cuda::sm90 {
 namespace {
 
-constexpr int64_t kMaxForwardDim = 256, kMaxBackwardDim = 128;
 constexpr int64_t kMaxImages = int64_t{1} << 31;
 
 template <class Params>
-void expect_kernels(const char* operation, const Params& params, int64_t max_dim, const char* condition = "") {
+void expect_kernels(const char* operation, const Params& params) {
   const DType type = params.q.dtype;
   WG_CHECK(type == DType::kBFloat16 || type == DType::kFloat16, ErrorCode::kUnsupported, operation,
            ": on cuda the dtype must be bfloat16 or float16, got ", dtype_name(type));
-  const int64_t key_dim = params.q.shape[3], value_dim = params.v.shape[3];
-  WG_CHECK(key_dim <= max_dim && value_dim <= max_dim, ErrorCode::kUnsupported, operation,
-           ": on cuda the dimensions of keys and values may be up to ", max_dim, condition, ", got ", key_dim, " and ",
-           value_dim);
   const int64_t chunks = ops::num_chunks(params.options, params.q.shape[0], params.q.shape[1]);
   const int64_t sequences = std::max<int64_t>(params.q.shape[0], params.options.cu_seqlens.size());
   WG_CHECK((chunks + 4 * sequences) * params.v.shape[2] < kMaxImages && params.q.shape[1] < kMaxImages,
@@ -68,14 +63,10 @@ void KdaPlan::write_tables(char* host) const {
 void expect_kda_forward_kernels(const ops::KdaForwardParams& params) {
   WG_CHECK(!params.chunk_states || !params.saved || kda_panels(params.q.shape[3]) <= 2, ErrorCode::kUnsupported,
            "kdaForward: on cuda outputChunkStates and saveIntermediates do not go together with more than 128 keys");
-  if (params.saved) {
-    expect_kernels("kdaForward", params, kMaxBackwardDim, " with saveIntermediates");
-  } else {
-    expect_kernels("kdaForward", params, kMaxForwardDim);
-  }
+  expect_kernels("kdaForward", params);
 }
 void expect_kda_backward_kernels(const ops::KdaBackwardParams& params) {
-  expect_kernels("kdaBackward", params, kMaxBackwardDim);
+  expect_kernels("kdaBackward", params);
 }
 
 KdaImageBytes::KdaImageBytes(int64_t chunks, int64_t value_heads, int64_t key_dim, int64_t value_dim) {
@@ -123,7 +114,7 @@ void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams
       view->set_contiguous_strides();
     }
   }
-  const KdaChunkImages images{memory.records, memory.t, memory.saved, u_images, memory.du, memory.d_states};
+  const KdaChunkImages images{memory.records, memory.du, memory.t, memory.saved, u_images, memory.d_states};
   launch_kda_gradients(problem, images, params.d_out, gradients, stream);
   launch_kda_sums(problem, gradients, params.dq, params.dk, params.d_a_log, params.d_dt_bias, stream);
 }

@@ -78,7 +78,7 @@ struct KdaBackwardMemory {
   char* saved;                        // what the forward kept, or room for it
   bool saved_is_filled;
   char *dq_parts, *dk_parts;  // bfloat16 [B, T, value heads, K], when heads are grouped
-  float* d_a_log_parts;       // [chunk][value head], when wanted
+  float* d_a_log_parts;       // [key part][chunk][value head], when wanted
   float* d_dt_bias_parts;     // [chunk][value head][K], when wanted
 };
 

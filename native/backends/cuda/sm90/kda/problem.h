@@ -18,6 +18,8 @@ struct KdaProblem {
   const KdaChunk* chunks;
   const KdaSequence* sequences;
 
+  // Parts of 128 keys, which have a block each in the gradients.
+  int key_parts() const { return (key_panels + 1) / 2; }
   int group() const { return static_cast<int>(value_heads / qk_heads); }
   KdaRecordLayout record() const { return {key_panels, value_panels}; }
 };

@@ -26,14 +26,15 @@ void launch_kda_reverse(const KdaProblem& problem, const void* records, const Te
                         void* d_state_images, cudaStream_t stream);
 
 struct KdaChunkImages {
-  const void *records, *t, *states, *u, *du, *d_states;
+  void *records, *du;  // the gradients of wide heads write over them
+  const void *t, *states, *u, *d_states;
 };
 
 struct KdaGradients {
-  TensorView dq, dk;       // bfloat16 [B, T, value heads, K]: before the sum over the value heads of a group
-  TensorView dv;           // bfloat16 [B, T, value heads, V]
-  TensorView dg, dbeta;    // of the dtypes of g and beta
-  float* d_a_log_parts;    // [chunk][value head], null when not wanted; their sums are taken by launch_kda_sums
+  TensorView dq, dk;     // bfloat16 [B, T, value heads, K]: before the sum over the value heads of a group
+  TensorView dv;         // bfloat16 [B, T, value heads, V]
+  TensorView dg, dbeta;  // of the dtypes of g and beta
+  float* d_a_log_parts;  // [key part][chunk][value head], null when not wanted; their sums are taken by launch_kda_sums
   float* d_dt_bias_parts;  // [chunk][value head][K]
 };
 

@@ -14,14 +14,16 @@ constexpr float kKdaReferenceShift = kKdaMaxBlockDecay / 2;
 // A token's decay is cut off here: differences of sums of 64 stay exact enough, and 2^-120 is as good as 0.
 constexpr float kKdaMaxTokenDecay = 120;
 
-// Gradients of one (chunk, value head) a step, K and V up to 128. README.md describes who does what.
+// Gradients of one (chunk, value head) a step, K and V up to 128; see wide/ for more. README.md describes who does
+// what.
 template <ops::GateKind kGateKind, bool kAnyDecayIn, DType kGateDType>
 struct KdaGradientsConfig {
   // Chosen
   static constexpr ops::GateKind kGate = kGateKind;
   static constexpr bool kAnyDecay = kAnyDecayIn;  // whether a block may decay by more than kKdaMaxBlockDecay
   static constexpr DType kGateType = kGateDType;  // of g and dg
-  static constexpr int kConsumerWarpgroups = 2;   // of 64 keys each
+  static constexpr bool kWide = false;
+  static constexpr int kConsumerWarpgroups = 2;  // of 64 keys each
   static constexpr int kHelperRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
 

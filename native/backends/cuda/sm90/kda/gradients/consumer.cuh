@@ -36,11 +36,11 @@ class KdaGradientsConsumer {
     }
   }
 
- private:
+ protected:
   // Rows past the end of a ragged chunk hold what comes after it in memory: zero, so that nothing of it matters, not
   // even NaN. The images have zeros there; the gate of a zero is masked where it is computed.
   __device__ __forceinline__ void clear_masked_rows(int rows) {
-    t_.wait(kKdaDOut);
+    if constexpr (!Config::kWide) t_.wait(kKdaDOut);
     t_.wait(kKdaK);
     t_.wait(kKdaQ);
     t_.wait(kKdaG);
@@ -51,7 +51,7 @@ class KdaGradientsConsumer {
         if (i % (kKdaPanelBytes / 16) >= rows * 8) reinterpret_cast<uint4*>(tile)[i] = make_uint4(0, 0, 0, 0);
       }
     };
-    clear(storage_.smem_d_out.bytes, 2);
+    if constexpr (!Config::kWide) clear(storage_.smem_d_out.bytes, 2);
     clear(storage_.smem_k.bytes, 2);
     clear(storage_.smem_q.bytes, 2);
     clear(storage_.smem_g, Config::kGatePanels);
@@ -102,12 +102,13 @@ class KdaGradientsConsumer {
     if (t_.lane == 0) storage_.d_a_log[4 * t_.warpgroup + t_.warp] = d_a_log * gate.d_a_log_factor();
     if (!t_.params.d_dt_bias_parts) return;
     float* parts = t_.params.d_dt_bias_parts + static_cast<int64_t>(t_.walk.tile) * t_.params.key_dim;
+    const int first_key = kda_first_key<Config>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float sum = d_bias[half];
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      const int key = t_.key() + 8 * half;
+      const int key = first_key + t_.key() + 8 * half;
       if (t_.quad() == 0 && key < t_.params.key_dim) parts[key] = sum;
     }
   }

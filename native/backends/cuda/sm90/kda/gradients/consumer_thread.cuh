@@ -61,7 +61,7 @@ struct KdaConsumerThread {
 
   __device__ __forceinline__ int group() const { return lane / 4; }
   __device__ __forceinline__ int quad() const { return lane % 4; }
-  __device__ __forceinline__ int key() const { return 64 * warpgroup + 16 * warp + group(); }
+  __device__ __forceinline__ int key() const { return 64 * warpgroup + 16 * warp + group(); }  // of the block's
 
   __device__ __forceinline__ const KdaTokenScalars& token_scalars() const {
     return storage.token_scalars[walk.scalar_slot()];
@@ -172,6 +172,20 @@ struct KdaRawBlockRows {
     for (int i = 0; i < 4; ++i) rows.beta[i] = beta[i];
   }
 };
+
+// 16 rows and values of an accumulator dY, with the fragment of v: rounded, beta dY rounded, and the rows of dY v added
+// to `sums`. A thread has rows lane / 4 and 8 further.
+__device__ __forceinline__ void kda_finish_dy_block(const float* dy, const uint32_t* v, const float (&beta)[2],
+                                                    float (&sums)[2], uint32_t (&rounded)[4], uint32_t (&scaled)[4]) {
+#pragma unroll
+  for (int m = 0; m < 4; ++m) {
+    const float x = dy[2 * m], y = dy[2 * m + 1];
+    const float2 pair = ptx::widen_pair<kKdaType>(v[m]);
+    sums[m & 1] = fmaf(x, pair.x, fmaf(y, pair.y, sums[m & 1]));
+    rounded[m] = ptx::cvt_pair<kKdaType>(x, y);
+    scaled[m] = ptx::cvt_pair<kKdaType>(beta[m & 1] * x, beta[m & 1] * y);
+  }
+}
 
 // Adds A B for the 16 columns of B.
 __device__ __forceinline__ void multiply_block(float* sum, const uint32_t* a, const uint32_t (&b)[4]) {

@@ -5,6 +5,7 @@
 #include "backends/cuda/sm90/kda/gradients/params.h"
 #include "backends/cuda/sm90/kda/gradients/storage.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
+#include "backends/cuda/sm90/ptx/cluster.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
 #include "backends/cuda/sm90/ptx/mbarrier.cuh"
 
@@ -26,8 +27,9 @@ __device__ __forceinline__ void load_gate_scalars(KdaGradientsStorage<Config>& s
     ptx::mbarrier_sleep(&storage.bar_gate_scalars_empty[slot], walk.scalar_parity() ^ 1);
     KdaGateScalars& scalars = storage.gate_scalars[slot];
     for (int key = lane; key < 128; key += kWarpThreads) {
-      const bool present = params.dt_bias && key < params.key_dim;
-      scalars.bias[key] = present ? params.dt_bias[head * params.dt_bias_stride + key] : 0;
+      const int own_key = kda_first_key<Config>() + key;
+      const bool present = params.dt_bias && own_key < params.key_dim;
+      scalars.bias[key] = present ? params.dt_bias[head * params.dt_bias_stride + own_key] : 0;
     }
     if (lane == 0) {
       scalars.a = a;
@@ -47,6 +49,26 @@ __device__ __forceinline__ void store_scalar(void* data, DType dtype, int64_t in
   }
 }
 
+// The sums over the block's own keys go to the place of the first warp's and to the cluster's other block, which has
+// the other 128 keys and sends its own. Two slots, since it may be a tile ahead.
+template <class Config>
+__device__ __forceinline__ void exchange_key_sums(KdaGradientsStorage<Config>& storage, const KdaTileWalk& walk) {
+  const uint32_t lane = threadIdx.x % kWarpThreads, slot = walk.scalar_slot(), other_block = 1 - blockIdx.x;
+  uint64_t* const full = &storage.bar_other_sums_full[slot];
+  if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, sizeof(storage.other_sums[slot]));
+#pragma unroll 1
+  for (int i = 0; i < kNumKdaKeySums; ++i) {
+#pragma unroll 1
+    for (uint32_t token = lane; token < 64; token += kWarpThreads) {
+      float sum = 0;
+      for (int warp = 0; warp < Config::kConsumerWarps; ++warp) sum += storage.key_sums[i][warp][token];
+      storage.key_sums[i][0][token] = sum;
+      ptx::cluster_store(&storage.other_sums[slot][i][token], sum, full, other_block);
+    }
+  }
+  ptx::mbarrier_wait_cluster(full, walk.scalar_parity());
+}
+
 // One warp: sums over the keys of all warps, in their order; those of q dq and k dk go back to the consumers, dbeta
 // leaves from here.
 template <class Config>
@@ -58,24 +80,43 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
     const uint32_t slot = walk.scalar_slot();
     ptx::mbarrier_sleep(&storage.bar_token_scalars_full[slot], walk.scalar_parity());
     ptx::mbarrier_sleep(&storage.bar_key_sums_full, walk.parity());
+    bool exchanged = false;
+    if constexpr (Config::kWide) {
+      ptx::mbarrier_sleep(&storage.bar_scores_full, walk.parity());
+      exchanged = params.key_parts == 2;
+      if (exchanged) exchange_key_sums(storage, walk);
+    }
     float dbeta[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int token = lane + half * kWarpThreads;
       float sums[kNumKdaKeySums] = {};
-      for (int warp = 0; warp < Config::kConsumerWarps; ++warp) {
+      for (int warp = 0; warp < (exchanged ? 1 : Config::kConsumerWarps); ++warp) {
 #pragma unroll
         for (int i = 0; i < kNumKdaKeySums; ++i) sums[i] += storage.key_sums[i][warp][token];
+      }
+      if constexpr (Config::kWide) {
+#pragma unroll
+        for (int i = 0; i < kNumKdaKeySums; ++i) sums[i] += exchanged ? storage.other_sums[slot][i][token] : 0;
       }
       const KdaTokenScalars& scalars = storage.token_scalars[slot];
       storage.q_dq[token] = params.l2_norm ? scalars.q_norm[token] * sums[kKdaSumQ] : 0;
       storage.k_dk[token] = params.l2_norm ? scalars.k_norm[token] * sums[kKdaSumK] : 0;
-      dbeta[half] = sums[kKdaSumBeta] + storage.value_sums[0][token] + storage.value_sums[1][token];
+      dbeta[half] = sums[kKdaSumBeta];
+      if constexpr (Config::kWide) {
+        dbeta[half] += storage.dy_v[token];
+      } else {
+        dbeta[half] += storage.value_sums[0][token] + storage.value_sums[1][token];
+      }
       const float beta = scalars.beta[token];
       if (params.beta_top != 0) dbeta[half] *= beta * (1 - beta / params.beta_top);
     }
     ptx::mbarrier_arrive(&storage.bar_token_sums_full);
     ptx::mbarrier_arrive(&storage.bar_token_scalars_empty[slot]);
+    if constexpr (Config::kWide) {
+      ptx::mbarrier_arrive(&storage.bar_scores_empty);
+      if (kda_first_key<Config>() > 0) continue;
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int token = lane + half * kWarpThreads;
@@ -96,17 +137,19 @@ class KdaGradientsStorer {
 
   __device__ __forceinline__ void run() {
     for (; walk_.tile < params_.num_tiles; walk_.advance()) {
-      ptx::mbarrier_sleep(&storage_.bar_dv_full, walk_.parity());
-      store<2, 64, 2>(storage_.smem_v.bytes, params_.tensor_map_dv, params_.dv, params_.value_dim);
-      release(kKdaV);
+      if constexpr (!Config::kWide) {
+        ptx::mbarrier_sleep(&storage_.bar_dv_full, walk_.parity());
+        store<2, 64, 2>(storage_.smem_v.bytes, params_.tensor_map_dv, params_.dv, params_.value_dim);
+        release(kKdaV);
+      }
       ptx::mbarrier_sleep(&storage_.bar_dg_full, walk_.parity());
-      store<Config::kGatePanels, Config::kGatePanelColumns, Config::kGateBytes>(storage_.smem_g, params_.tensor_map_dg,
-                                                                                params_.dg, params_.key_dim);
+      store<Config::kGatePanels, Config::kGatePanelColumns, Config::kGateBytes>(
+          storage_.smem_g, params_.tensor_map_dg, params_.dg, params_.key_dim, first_key_);
       store_d_a_log();
       release(kKdaG);
       ptx::mbarrier_sleep(&storage_.bar_dqk_full, walk_.parity());
-      store<2, 64, 2>(storage_.smem_q.bytes, params_.tensor_map_dq, params_.dq, params_.key_dim);
-      store<2, 64, 2>(storage_.smem_k.bytes, params_.tensor_map_dk, params_.dk, params_.key_dim);
+      store<2, 64, 2>(storage_.smem_q.bytes, params_.tensor_map_dq, params_.dq, params_.key_dim, first_key_);
+      store<2, 64, 2>(storage_.smem_k.bytes, params_.tensor_map_dk, params_.dk, params_.key_dim, first_key_);
       release(kKdaK);
       release(kKdaQ);
     }
@@ -116,22 +159,24 @@ class KdaGradientsStorer {
  private:
   // NOTE: the chunk is read anew each time: this warp has few registers.
   template <int kPanels, int kColumns, int kElementBytes>
-  __device__ __forceinline__ void store(const uint8_t* smem, const CUtensorMap& map, uint8_t* gmem, int columns) {
+  __device__ __forceinline__ void store(const uint8_t* smem, const CUtensorMap& map, uint8_t* gmem, int columns,
+                                        int first_column = 0) {
     const int head = walk_.tile % params_.value_heads;
     const KdaChunk chunk = params_.chunks[walk_.tile / params_.value_heads];
     if (chunk.rows == 64) {
       if (lane_ != 0) return;
       ptx::fence_proxy_async();  // here rather than in the consumers, where it takes time
       for (int i = 0; i < kPanels; ++i) {
-        ptx::tensor_store(map, {i * kColumns, chunk.token, head, chunk.batch}, smem + i * kKdaPanelBytes);
+        ptx::tensor_store(map, {first_column + i * kColumns, chunk.token, head, chunk.batch},
+                          smem + i * kKdaPanelBytes);
       }
       ptx::bulk_commit_group();
       return;
     }
-    const int row_bytes = columns * kElementBytes;
-    if (16 * lane_ >= row_bytes) return;
+    const int row_bytes = columns * kElementBytes, lane_byte = first_column * kElementBytes + 16 * lane_;
+    if (lane_byte >= row_bytes || lane_ >= kPanels * 8) return;
     const int64_t token = static_cast<int64_t>(chunk.batch) * params_.tokens + chunk.token;
-    uint8_t* to = gmem + (token * params_.value_heads + head) * row_bytes + 16 * lane_;
+    uint8_t* to = gmem + (token * params_.value_heads + head) * row_bytes + lane_byte;
     const int64_t step = static_cast<int64_t>(params_.value_heads) * row_bytes;
 #pragma unroll 1
     for (int row = 0; row < chunk.rows; ++row, to += step) {
@@ -152,12 +197,13 @@ class KdaGradientsStorer {
     if (lane_ != 0 || !params_.d_a_log_parts) return;
     float sum = 0;
     for (int warp = 0; warp < Config::kConsumerWarps; ++warp) sum += storage_.d_a_log[warp];
-    params_.d_a_log_parts[walk_.tile] = sum;
+    params_.d_a_log_parts[static_cast<int64_t>(blockIdx.x) * params_.num_tiles + walk_.tile] = sum;
   }
 
   KdaGradientsStorage<Config>& storage_;
   const KdaGradientsParams& params_;
   const int lane_;
+  const int first_key_ = kda_first_key<Config>();
   KdaTileWalk walk_;
 };
 

@@ -12,7 +12,7 @@ cudaError_t run_kda_gradients(const KdaGradientsParams& params, int blocks, cuda
   // Once a context would do; that takes longer to remember than to repeat.
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
-  kernel<<<blocks, Config::kThreads, kBytes, stream>>>(params);
+  kernel<<<dim3(1, blocks), Config::kThreads, kBytes, stream>>>(params);
   return cudaGetLastError();
 }
 

@@ -6,22 +6,16 @@
 
 namespace warpgrad::cuda::sm90 {
 
+// Of the scalars and sums; the last to be initialised.
 template <class Config>
-__device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& storage) {
-  // Slots of the copy engine are given back once a warp; the other barriers count threads.
-  constexpr int kConsumers = Config::kConsumerWarps, kThreads = Config::kConsumerThreads;
-  for (int i = 0; i < kNumKdaGradientsInputs; ++i) {
-    const bool freed_by_storer = i == kKdaV || i == kKdaK || i == kKdaQ || i == kKdaG;
-    ptx::mbarrier_init(&storage.bar_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? 1 : kConsumers);
-  }
+__device__ __forceinline__ void init_sum_barriers(KdaGradientsStorage<Config>& storage) {
+  constexpr int kThreads = Config::kConsumerThreads;
   for (int i = 0; i < kKdaScalarSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_token_scalars_full[i], 1);
     ptx::mbarrier_init(&storage.bar_token_scalars_empty[i], kThreads + kWarpThreads);
     ptx::mbarrier_init(&storage.bar_gate_scalars_full[i], kWarpThreads);
     ptx::mbarrier_init(&storage.bar_gate_scalars_empty[i], kThreads);
   }
-  ptx::mbarrier_init(&storage.bar_dv_full, kThreads);
   ptx::mbarrier_init(&storage.bar_dg_full, kThreads);
   ptx::mbarrier_init(&storage.bar_dqk_full, kThreads);
   ptx::mbarrier_init(&storage.bar_key_sums_full, kThreads);
@@ -29,24 +23,39 @@ __device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& stora
   ptx::fence_mbarrier_init();
 }
 
+template <class Config>
+__device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& storage) {
+  // Slots of the copy engine are given back once a warp; the other barriers count threads.
+  constexpr int kConsumers = Config::kConsumerWarps;
+  for (int i = 0; i < kNumKdaGradientsInputs; ++i) {
+    const bool freed_by_storer = i == kKdaV || i == kKdaK || i == kKdaQ || i == kKdaG;
+    ptx::mbarrier_init(&storage.bar_full[i], 1);
+    ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? 1 : kConsumers);
+  }
+  ptx::mbarrier_init(&storage.bar_dv_full, Config::kConsumerThreads);
+  init_sum_barriers(storage);
+}
+
+template <class Config>
+__device__ __forceinline__ void clear_panel(uint8_t* panel) {
+  for (int i = threadIdx.x; i < kKdaPanelBytes / 16; i += Config::kThreads) {
+    reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
+  }
+}
+
 // Panels that images do not have stay zero.
 template <class Config>
 __device__ __forceinline__ void clear_absent_panels(KdaGradientsStorage<Config>& storage,
                                                     const KdaRecordLayout& record) {
-  const auto clear = [](uint8_t* panel) {
-    for (int i = threadIdx.x; i < kKdaPanelBytes / 16; i += Config::kThreads) {
-      reinterpret_cast<uint4*>(panel)[i] = make_uint4(0, 0, 0, 0);
-    }
-  };
   for (int value_panel = 0; value_panel < 2; ++value_panel) {
     const bool present = value_panel < record.value_panels;
     if (!present) {
-      clear(storage.smem_u.bytes + value_panel * kKdaPanelBytes);
-      clear(storage.smem_du.bytes + value_panel * kKdaPanelBytes);
+      clear_panel<Config>(storage.smem_u.bytes + value_panel * kKdaPanelBytes);
+      clear_panel<Config>(storage.smem_du.bytes + value_panel * kKdaPanelBytes);
     }
     for (int key_panel = present ? record.key_panels : 0; key_panel < 2; ++key_panel) {
-      clear(storage.smem_state[value_panel].bytes + key_panel * kKdaPanelBytes);
-      clear(storage.smem_d_state[value_panel].bytes + key_panel * kKdaPanelBytes);
+      clear_panel<Config>(storage.smem_state[value_panel].bytes + key_panel * kKdaPanelBytes);
+      clear_panel<Config>(storage.smem_d_state[value_panel].bytes + key_panel * kKdaPanelBytes);
     }
   }
   ptx::fence_proxy_async();

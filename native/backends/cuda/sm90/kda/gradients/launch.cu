@@ -3,6 +3,9 @@
 #include "backends/cuda/sm90/check.h"
 #include "backends/cuda/sm90/kda/gradients/config.cuh"
 #include "backends/cuda/sm90/kda/gradients/instance.h"
+#include "backends/cuda/sm90/kda/gradients/wide/config.cuh"
+#include "backends/cuda/sm90/kda/gradients/wide/instance.h"
+#include "backends/cuda/sm90/kda/gradients/wide/scores.h"
 #include "backends/cuda/sm90/kda/stages.h"
 #include "backends/cuda/sm90/tile/attention_operand.h"
 #include "backends/cuda/sm90/tile/tensor_map.h"
@@ -11,7 +14,7 @@ namespace warpgrad::cuda::sm90 {
 namespace {
 
 constexpr char kOperation[] = "kdaBackward";
-constexpr int64_t kMaxDim = 128;
+constexpr int kNarrowPanels = 2;
 
 // Of [B, T, H, columns], in boxes of 64 tokens and 128 bytes.
 CUtensorMap make_map(const TensorView& view) {
@@ -37,11 +40,11 @@ KdaGradientsParams make_params(const KdaProblem& problem, const KdaChunkImages& 
   params.tensor_map_dv = make_map(gradients.dv);
   params.tensor_map_dg = make_map(gradients.dg);
 
-  params.records = static_cast<const uint8_t*>(images.records);
+  params.records = static_cast<uint8_t*>(images.records);
   params.t = static_cast<const uint8_t*>(images.t);
   params.states = static_cast<const uint8_t*>(images.states);
   params.u = static_cast<const uint8_t*>(images.u);
-  params.du = static_cast<const uint8_t*>(images.du);
+  params.du = static_cast<uint8_t*>(images.du);
   params.d_states = static_cast<const uint8_t*>(images.d_states);
   params.chunks = problem.chunks;
 
@@ -68,6 +71,8 @@ KdaGradientsParams make_params(const KdaProblem& problem, const KdaChunkImages& 
   params.tokens = static_cast<int32_t>(problem.tokens);
   params.key_dim = static_cast<int32_t>(problem.key_dim);
   params.value_dim = static_cast<int32_t>(problem.value_dim);
+  params.key_parts = problem.key_parts();
+  params.value_parts = (problem.value_panels + 1) / 2;
   params.record = problem.record();
   return params;
 }
@@ -93,19 +98,39 @@ cudaError_t run(const ops::KdaOptions& options, DType type, const KdaGradientsPa
                    : run_for_gate_type<ops::GateKind::kBounded, false>(type, params, blocks, stream);
 }
 
+template <ops::GateKind kGate>
+cudaError_t run_wide_for_gate_type(DType type, const KdaGradientsParams& params, int clusters, cudaStream_t stream) {
+  return type == DType::kFloat32
+             ? run_kda_wide_gradients<KdaWideGradientsConfig<kGate, DType::kFloat32>>(params, clusters, stream)
+             : run_kda_wide_gradients<KdaWideGradientsConfig<kGate, DType::kBFloat16>>(params, clusters, stream);
+}
+
+cudaError_t run_wide(ops::GateKind gate, DType type, const KdaGradientsParams& params, int clusters,
+                     cudaStream_t stream) {
+  switch (gate) {
+    case ops::GateKind::kGiven: return run_wide_for_gate_type<ops::GateKind::kGiven>(type, params, clusters, stream);
+    case ops::GateKind::kSoftplus:
+      return run_wide_for_gate_type<ops::GateKind::kSoftplus>(type, params, clusters, stream);
+    case ops::GateKind::kBounded: break;
+  }
+  return run_wide_for_gate_type<ops::GateKind::kBounded>(type, params, clusters, stream);
+}
+
 }  // namespace
 
 void launch_kda_gradients(const KdaProblem& problem, const KdaChunkImages& images, const TensorView& d_out,
                           const KdaGradients& gradients, cudaStream_t stream) {
-  WG_CHECK(problem.key_dim <= kMaxDim && problem.value_dim <= kMaxDim && problem.key_dim % 8 == 0 &&
-               problem.value_dim % 8 == 0,
-           ErrorCode::kUnsupported, kOperation,
-           ": on a GPU the dimensions of keys and values must be multiples of 8 up to ", kMaxDim, " yet, got ",
-           problem.key_dim, " and ", problem.value_dim);
   if (problem.num_chunks == 0 || problem.value_heads == 0) return;
   const KdaGradientsParams params = make_params(problem, images, d_out, gradients);
-  const int blocks = std::min(params.num_tiles, multiprocessor_count(kOperation));
-  check_cuda(run(*problem.options, problem.g.dtype, params, blocks, stream), kOperation, "launch of the gradients");
+  const int blocks = std::min(params.num_tiles, multiprocessor_count(kOperation) / params.key_parts);
+  const DType gate_type = problem.g.dtype;
+  if (std::max(problem.key_panels, problem.value_panels) <= kNarrowPanels) {
+    check_cuda(run(*problem.options, gate_type, params, blocks, stream), kOperation, "launch of the gradients");
+    return;
+  }
+  check_cuda(run_kda_scores(params, stream), kOperation, "launch of the gradients' scores");
+  check_cuda(run_wide(problem.options->gate, gate_type, params, blocks, stream), kOperation,
+             "launch of the gradients of wide heads");
 }
 
 }  // namespace warpgrad::cuda::sm90

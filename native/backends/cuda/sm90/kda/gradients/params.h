@@ -14,8 +14,9 @@ struct KdaGradientsParams {
   CUtensorMap tensor_map_q, tensor_map_k, tensor_map_v, tensor_map_d_out, tensor_map_g;
   CUtensorMap tensor_map_dq, tensor_map_dk, tensor_map_dv, tensor_map_dg;
 
-  // Images, [chunk][value head]
-  const uint8_t *records, *t, *states, *u, *du, *d_states;
+  // Images, [chunk][value head]; for wide heads dY takes the place of dU, KdaScores that of the record's matrices.
+  uint8_t *records, *du;
+  const uint8_t *t, *states, *u, *d_states;
   const KdaChunk* chunks;
 
   // Contiguous [B][T][value heads][...]
@@ -24,7 +25,7 @@ struct KdaGradientsParams {
   DType dbeta_type;
   float beta_top;  // beta = beta_top sigmoid(b); 0: beta is given
 
-  float* d_a_log_parts;    // [chunk][value head] or null
+  float* d_a_log_parts;    // [key part][chunk][value head] or null
   float* d_dt_bias_parts;  // [chunk][value head][K] or null
 
   const float* a_log;    // [value heads] or null
@@ -38,6 +39,7 @@ struct KdaGradientsParams {
   int32_t value_heads, group;
   int32_t tokens;
   int32_t key_dim, value_dim;
+  int32_t key_parts, value_parts;  // of 128 columns
   KdaRecordLayout record;
 };
 

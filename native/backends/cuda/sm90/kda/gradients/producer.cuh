@@ -37,7 +37,7 @@ class KdaGradientsProducer {
     }
   }
 
- private:
+ protected:
   __device__ __forceinline__ uint64_t* begin(KdaGradientsInput input, uint32_t bytes) {
     ptx::mbarrier_sleep(&storage_.bar_empty[input], walk_.parity() ^ 1);
     ptx::mbarrier_arrive_expect_tx(&storage_.bar_full[input], bytes);
@@ -70,7 +70,8 @@ class KdaGradientsProducer {
                                               const KdaChunk& chunk) {
     uint64_t* full = begin(input, kPanels * kKdaPanelBytes);
     for (int i = 0; i < kPanels; ++i) {
-      ptx::tensor_load(smem + i * kKdaPanelBytes, map, {i * kColumns, chunk.token, head, chunk.batch}, full);
+      ptx::tensor_load(smem + i * kKdaPanelBytes, map,
+                       {kda_first_key<Config>() + i * kColumns, chunk.token, head, chunk.batch}, full);
     }
   }
 
@@ -79,8 +80,10 @@ class KdaGradientsProducer {
     ptx::mbarrier_sleep(&storage_.bar_token_scalars_empty[slot], walk_.scalar_parity() ^ 1);
     uint64_t* full = &storage_.bar_token_scalars_full[slot];
     ptx::mbarrier_arrive_expect_tx(full, sizeof(KdaTokenScalars));
-    const uint8_t* record = params_.records + static_cast<size_t>(walk_.tile) * params_.record.bytes();
-    ptx::bulk_load(&storage_.token_scalars[slot], record + params_.record.q_norm(), sizeof(KdaTokenScalars), full);
+    ptx::bulk_load(&storage_.token_scalars[slot], record() + params_.record.q_norm(), sizeof(KdaTokenScalars), full);
+  }
+  __device__ __forceinline__ const uint8_t* record() const {
+    return params_.records + static_cast<size_t>(walk_.tile) * params_.record.bytes();
   }
 
   KdaGradientsStorage<Config>& storage_;

@@ -21,6 +21,8 @@ class KdaStateProducts {
     uint32_t frag_s[32], frag_ds[32];  // A operands, [key][value]
     float accum[32];
     issue_dy(accum);
+    t_.wait(kKdaState);
+    t_.wait(kKdaDState);
     load_states(frag_s, frag_ds);
     t_.release(kKdaState);
     t_.release(kKdaDState);
@@ -51,7 +53,7 @@ class KdaStateProducts {
     t_.release(kKdaDOut);
   }
 
- private:
+ protected:
   // 64 tokens x 64 values a warpgroup.
   __device__ __forceinline__ void issue_dy(float (&accum)[32]) {
     t_.wait(kKdaT);
@@ -69,8 +71,6 @@ class KdaStateProducts {
   }
 
   __device__ __forceinline__ void load_states(uint32_t (&frag_s)[32], uint32_t (&frag_ds)[32]) {
-    t_.wait(kKdaState);
-    t_.wait(kKdaDState);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const uint32_t step = kda_block_step(k % 4);
@@ -96,14 +96,14 @@ class KdaStateProducts {
     s_ds[1] = __shfl_sync(~0u, odd ? high[3] : high[2], source);
   }
 
-  // [key][token] += states [key][value] times a [token][value] tile.
+  // [key][token] = states [key][value] times a [token][value] tile, or that added.
   __device__ __forceinline__ void issue_from_registers(float (&accum)[32], const uint32_t (&fragment)[32],
-                                                       const uint8_t* tile) {
+                                                       const uint8_t* tile, bool adds = false) {
     const uint64_t b = KdaTokenTile::inner_columns_descriptor(ptx::shared_address(tile));
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      Product::template rs<0>(accum, fragment + 4 * k, b + KdaTokenTile::inner_columns_step(k), k > 0);
+      Product::template rs<0>(accum, fragment + 4 * k, b + KdaTokenTile::inner_columns_step(k), adds || k > 0);
     }
   }
 
@@ -140,14 +140,7 @@ class KdaStateProducts {
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       uint32_t pairs[4], scaled[4];
-#pragma unroll
-      for (int m = 0; m < 4; ++m) {  // rows row + 8 (m % 2)
-        const float x = dy[8 * q + 2 * m], y = dy[8 * q + 2 * m + 1];
-        const float2 v = ptx::widen_pair<kKdaType>(frag_v[q][m]);
-        sums[m & 1] = fmaf(x, v.x, fmaf(y, v.y, sums[m & 1]));
-        pairs[m] = ptx::cvt_pair<kKdaType>(x, y);
-        scaled[m] = ptx::cvt_pair<kKdaType>(beta[m & 1] * x, beta[m & 1] * y);
-      }
+      kda_finish_dy_block(dy + 8 * q, frag_v[q], beta, sums, pairs, scaled);
       if (stores_dy) {
         ptx::stmatrix_x4(t_.row_block(storage_.smem_du.bytes, t_.warpgroup, q), pairs[0], pairs[1], pairs[2], pairs[3]);
       }

@@ -79,14 +79,20 @@ enum KdaGradientsBarrier : int {
   kKdaBarrierWarpgroup = 2,  // + warpgroup
 };
 
-// The walk of every role over its block's tiles.
+// Of a block's 128 keys.
+template <class Config>
+__device__ __forceinline__ int kda_first_key() {
+  return Config::kWide ? 128 * static_cast<int>(blockIdx.x) : 0;
+}
+
+// The walk of every role over its block's tiles. The grid has the 128-key parts of a tile in x, tiles in y.
 struct KdaTileWalk {
   int tile;        // chunk x value heads + head
   uint32_t count;  // of tiles before it
 
-  __device__ __forceinline__ KdaTileWalk() : tile(blockIdx.x), count(0) {}
+  __device__ __forceinline__ KdaTileWalk() : tile(blockIdx.y), count(0) {}
   __device__ __forceinline__ void advance() {
-    tile += gridDim.x;
+    tile += gridDim.y;
     ++count;
   }
   __device__ __forceinline__ uint32_t parity() const { return count & 1; }

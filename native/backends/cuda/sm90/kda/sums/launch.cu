@@ -46,23 +46,22 @@ __global__ void __launch_bounds__(kGroupSumThreads)
   params.sums[blockIdx.y][row * row_vectors + threadIdx.x] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-// Parts [chunk][column] to sums [column]; nothing when there are no columns.
+// Parts [row][column], a row a chunk or more, to sums [column]; nothing when there are no columns.
 struct KdaColumnSum {
   const float* parts;
   float* sums;
-  int32_t columns;
+  int32_t columns, rows;
 
   __host__ __device__ int blocks() const { return (columns + kWarpThreads - 1) / kWarpThreads; }
 };
 
 struct KdaChunkSumParams {
   KdaColumnSum d_dt_bias, d_a_log;
-  int32_t num_chunks;
 };
 
 constexpr int kChunkSumWarps = 32;
 
-// A block adds up 32 columns: each warp every 32nd chunk in order, then one warp what the others have.
+// A block adds up 32 columns: each warp every 32nd row in order, then one warp what the others have.
 __global__ void __launch_bounds__(kChunkSumWarps* kWarpThreads)
     kda_chunk_sum_kernel(const __grid_constant__ KdaChunkSumParams params) {
   const int d_dt_bias_blocks = params.d_dt_bias.blocks(), block = blockIdx.x;
@@ -74,8 +73,8 @@ __global__ void __launch_bounds__(kChunkSumWarps* kWarpThreads)
   float sum = 0;
   if (inside) {
 #pragma unroll 4
-    for (int chunk = warp_idx; chunk < params.num_chunks; chunk += kChunkSumWarps) {
-      sum += job.parts[static_cast<int64_t>(chunk) * job.columns + column];
+    for (int row = warp_idx; row < job.rows; row += kChunkSumWarps) {
+      sum += job.parts[static_cast<int64_t>(row) * job.columns + column];
     }
   }
   __shared__ float warp_sums[kChunkSumWarps][kWarpThreads];
@@ -106,9 +105,9 @@ void launch_group_sums(const KdaProblem& problem, const KdaGradients& parts, con
   check_cuda(cudaGetLastError(), kOperation, "launch of the sums over groups");
 }
 
-KdaColumnSum column_sum(const float* parts, const TensorView& sums) {
+KdaColumnSum column_sum(const float* parts, const TensorView& sums, int rows) {
   if (!sums) return {};
-  return {parts, sums.as<float>(), static_cast<int32_t>(sums.num_elems())};
+  return {parts, sums.as<float>(), static_cast<int32_t>(sums.num_elems()), rows};
 }
 
 }  // namespace
@@ -117,9 +116,8 @@ void launch_kda_sums(const KdaProblem& problem, const KdaGradients& parts, const
                      const TensorView& d_a_log, const TensorView& d_dt_bias, cudaStream_t stream) {
   if (problem.group() > 1) launch_group_sums(problem, parts, dq, dk, stream);
   KdaChunkSumParams params{};
-  params.d_dt_bias = column_sum(parts.d_dt_bias_parts, d_dt_bias);
-  params.d_a_log = column_sum(parts.d_a_log_parts, d_a_log);
-  params.num_chunks = problem.num_chunks;
+  params.d_dt_bias = column_sum(parts.d_dt_bias_parts, d_dt_bias, problem.num_chunks);
+  params.d_a_log = column_sum(parts.d_a_log_parts, d_a_log, problem.num_chunks * problem.key_parts());
   const int blocks = params.d_dt_bias.blocks() + params.d_a_log.blocks();
   if (blocks == 0) return;
   kda_chunk_sum_kernel<<<blocks, kChunkSumWarps * kWarpThreads, 0, stream>>>(params);

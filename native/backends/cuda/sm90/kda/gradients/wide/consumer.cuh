@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+
+#include "backends/cuda/sm90/kda/gradients/consumer.cuh"
+#include "backends/cuda/sm90/kda/gradients/wide/storage.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+// The products with S and dS, a part of the values after the other, from dY as it has been stored.
+template <class Config>
+class KdaWideStateProducts : KdaStateProducts<Config> {
+ public:
+  using KdaStateProducts<Config>::KdaStateProducts;
+
+  __device__ __forceinline__ void run(KdaStateGradients& out) {
+    out.s_ds[0] = out.s_ds[1] = 0;
+    const uint32_t first_count = this->t_.walk.count * this->t_.params.value_parts;
+    add_part(false, first_count & 1, out);
+    if (this->t_.params.value_parts > 1) add_part(true, (first_count + 1) & 1, out);
+    // Rows of dO past the chunk's end.
+    if (this->t_.gate_scalars().rows < 64) clear_masked_tokens<Config, 4>(this->t_, out.q);
+  }
+
+ private:
+  __device__ __forceinline__ void add_part(bool adds, uint32_t parity, KdaStateGradients& out) {
+    KdaGradientsStorage<Config>& storage = this->storage_;
+    uint32_t frag_s[32], frag_ds[32];
+    float s_ds[2];
+    ptx::mbarrier_wait(&storage.bar_values_full, parity);
+    this->load_states(frag_s, frag_ds);
+    this->sum_s_ds(frag_s, frag_ds, s_ds);
+    out.s_ds[0] += s_ds[0];
+    out.s_ds[1] += s_ds[1];
+    this->issue_from_registers(out.q, frag_s, storage.smem_d_out.bytes, adds);
+    this->issue_from_registers(out.m, frag_s, storage.smem_dy.bytes, adds);
+    this->issue_from_registers(out.r, frag_ds, storage.smem_u.bytes, adds);
+    ptx::wgmma_commit_group();
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(out.q);
+    ptx::pin_registers(out.m);
+    ptx::pin_registers(out.r);
+    ptx::bar_warp_sync();
+    this->t_.arrive(&storage.bar_values_empty);
+  }
+};
+
+// One warpgroup: 64 of the block's 128 keys.
+template <class Config>
+class KdaWideGradientsConsumer : KdaGradientsConsumer<Config> {
+ public:
+  using KdaGradientsConsumer<Config>::KdaGradientsConsumer;
+
+  __device__ __forceinline__ void run() {
+    for (; this->t_.walk.tile < this->t_.params.num_tiles; this->t_.walk.advance()) run_tile();
+  }
+
+ private:
+  __device__ __forceinline__ void run_tile() {
+    KdaConsumerThread<Config>& t = this->t_;
+    KdaGradientsStorage<Config>& storage = this->storage_;
+    const uint32_t slot = t.walk.scalar_slot();
+    ptx::mbarrier_wait(&storage.bar_gate_scalars_full[slot], t.walk.scalar_parity());
+    ptx::mbarrier_wait(&storage.bar_token_scalars_full[slot], t.walk.scalar_parity());
+    if (t.gate_scalars().rows < 64) this->clear_masked_rows(t.gate_scalars().rows);
+    t.begin_phase();
+    KdaStateGradients state;
+    KdaWideStateProducts<Config>(t).run(state);
+    ptx::mbarrier_wait(&storage.bar_scores_full, t.walk.parity());
+    KdaKeyGradients gradients;
+    this->add_pairs(state, gradients);
+    t.arrive_each(&storage.bar_scores_empty);
+    t.arrive_each(&storage.bar_key_sums_full);
+    t.begin_phase();
+    this->finish_gate(gradients);
+    t.arrive_each(&storage.bar_gate_scalars_empty[slot]);
+    t.begin_phase();
+    this->finish_norms(gradients);
+    t.arrive_each(&storage.bar_token_scalars_empty[slot]);
+  }
+};
+
+}  // namespace warpgrad::cuda::sm90
