@@ -40,7 +40,7 @@ struct AttentionBwdKernelParams {
 
   int32_t kv_heads;
   int32_t group;       // H / Hkv
-  int32_t batches;     // dense
+  int32_t batches;     // 1 when packed
   int32_t row_blocks;  // of one head
   int32_t qk_dim, v_dim;
   int32_t window_left, window_right;

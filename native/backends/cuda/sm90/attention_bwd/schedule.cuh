@@ -6,6 +6,7 @@
 
 #include "backends/cuda/sm90/attention_bwd/params.h"
 #include "backends/cuda/sm90/limits.h"
+#include "backends/cuda/sm90/tile/attention_tile.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -58,32 +59,23 @@ template <class Config>
 __device__ __forceinline__ void plan_tile(const AttentionBwdKernelParams& params, const AttentionBwdSequence& sequence,
                                           int tile, AttentionBwdWork& work) {
   const bool packed = params.sequences != nullptr;
-  const int local = tile - sequence.first_tile;
-  const int section = local / (sequence.heads_per_section * sequence.key_blocks);
-  const int in_section = local - section * sequence.heads_per_section * sequence.key_blocks;
-  const int all_heads = packed ? params.kv_heads : params.kv_heads * params.batches;
-  const int section_heads = min(sequence.heads_per_section, all_heads - section * sequence.heads_per_section);
-  const int block = in_section / section_heads;
-  const int head_and_batch = section * sequence.heads_per_section + in_section - block * section_heads;
-  const int batch = packed ? 0 : head_and_batch / params.kv_heads;
+  const auto [block, kv_head, batch] = place_of_tile(tile - sequence.first_tile, sequence.key_blocks,
+                                                     sequence.heads_per_section, params.kv_heads, params.batches);
 
-  work.kv_head = head_and_batch - batch * params.kv_heads;
+  work.kv_head = kv_head;
   work.q_len = sequence.q_len;
   work.k_len = sequence.k_len;
   work.q_row_shift = params.q_row_end - sequence.q_len;
   work.k_row_shift = params.k_row_end - sequence.k_len;
   work.q_batch = packed ? sequence.q_start + sequence.q_len : batch;
   work.k_batch = packed ? sequence.k_start + sequence.k_len : batch;
-  work.row_block = head_and_batch * params.group * params.row_blocks + sequence.first_row_block;
+  work.row_block = (batch * params.kv_heads + kv_head) * params.group * params.row_blocks + sequence.first_row_block;
 
   const int n = params.last_keys_first ? sequence.key_blocks - 1 - block : block;
   const int first_key = n * Config::kBlockN;
   work.n = n;
   work.key_row = (packed ? sequence.k_start : static_cast<int64_t>(batch) * sequence.k_len) + first_key;
-  const int unbounded = sequence.q_len + sequence.k_len;  // as good as no bound, and can't overflow
-  const int diagonal = sequence.k_len - sequence.q_len;
-  work.key_shift_low = diagonal - min(params.window_left, unbounded);
-  work.key_shift_high = diagonal + min(params.window_right, unbounded);
+  set_band(params, sequence, work);
   find_row_blocks<Config::kBlockM, Config::kBlockN>(work, first_key);
   work.last_row_block = work.row_block + (params.group - 1) * params.row_blocks + work.m_last;
   work.head_step = params.row_blocks - (work.m_last - work.m_first + 1);

@@ -97,7 +97,7 @@ class AttentionFwdConsumer {
     exponentiate_scores(work, n, last, kMasked);
     finish_output(num_keys_ - 2);
     round_probabilities();
-    rescale_output();
+    if constexpr (Config::kTile.take_turns) rescale_output();
   }
 
   // The same across two tiles: the last P V of `work` runs behind the first Q Kᵀ and under the softmax of `following`.
@@ -236,6 +236,8 @@ class AttentionFwdConsumer {
     ptx::wgmma_commit_group();
   }
   __device__ __forceinline__ void issue_output() {
+    // As late as this the product of the scores hides it; in a turn it would hold the other warpgroups up.
+    if constexpr (!Config::kTile.take_turns) rescale_output();
     using Tile = typename Config::ValueTile;
     using Product = ptx::Wgmma<Config::kType, Config::kVDim>;
     const uint64_t v_tile = Tile::inner_rows_descriptor(ptx::shared_address(storage_.smem_v[0].bytes)) +
@@ -270,6 +272,7 @@ class AttentionFwdConsumer {
     for (int i = 0; i < Config::kOutRegisters; ++i) accum_o_[i] = 0;
   }
 
+  // To the maximum of the exponentials that are added next.
   __device__ __forceinline__ void rescale_output() {
     if (!softmax_.grew) return;
 #pragma unroll

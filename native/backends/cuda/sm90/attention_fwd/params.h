@@ -42,7 +42,7 @@ struct AttentionFwdKernelParams {
   int32_t pack;               // heads of one kv head that lie side by side in the rows of a tile
   int32_t pack_reciprocal;    // ceil(2^16 / pack): row / pack == row * pack_reciprocal >> 16 for the 64 rows
   int32_t warpgroup_queries;  // 64 / pack
-  int32_t batches;            // dense
+  int32_t batches;            // 1 when packed
   int32_t v_dim;              // columns of out
   int32_t window_left, window_right;
 

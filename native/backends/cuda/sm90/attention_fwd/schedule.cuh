@@ -6,6 +6,7 @@
 
 #include "backends/cuda/sm90/attention_fwd/params.h"
 #include "backends/cuda/sm90/limits.h"
+#include "backends/cuda/sm90/tile/attention_tile.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -55,16 +56,10 @@ template <class Config>
 __device__ __forceinline__ void plan_tile(const AttentionFwdKernelParams& params, const AttentionFwdSequence& sequence,
                                           int tile, AttentionFwdWork& work) {
   const bool packed = params.sequences != nullptr;
-  const int local = tile - sequence.first_tile;
-  const int section = local / (sequence.heads_per_section * sequence.row_blocks);
-  const int in_section = local - section * sequence.heads_per_section * sequence.row_blocks;
-  const int all_groups = packed ? params.head_groups : params.head_groups * params.batches;
-  const int section_heads = min(sequence.heads_per_section, all_groups - section * sequence.heads_per_section);
-  const int block = in_section / section_heads;
-  const int group_and_batch = section * sequence.heads_per_section + in_section - block * section_heads;
-  const int batch = packed ? 0 : group_and_batch / params.head_groups;
+  const auto [block, head_group, batch] = place_of_tile(tile - sequence.first_tile, sequence.row_blocks,
+                                                        sequence.heads_per_section, params.head_groups, params.batches);
 
-  work.head_group = group_and_batch - batch * params.head_groups;
+  work.head_group = head_group;
   work.head_first = work.head_group * params.pack;
   work.kv_head = work.head_group / params.groups_per_kv;
   work.q_len = sequence.q_len;
@@ -78,10 +73,7 @@ __device__ __forceinline__ void plan_tile(const AttentionFwdKernelParams& params
   work.out_row = packed ? sequence.q_start : static_cast<int64_t>(batch) * sequence.q_len;
   work.lse_start = packed ? sequence.q_start : static_cast<int64_t>(batch) * params.num_heads * sequence.q_len;
 
-  const int unbounded = sequence.q_len + sequence.k_len;  // as good as no bound, and can't overflow
-  const int diagonal = sequence.k_len - sequence.q_len;
-  work.key_shift_low = diagonal - min(params.window_left, unbounded);
-  work.key_shift_high = diagonal + min(params.window_right, unbounded);
+  set_band(params, sequence, work);
   find_key_tiles<Config::kBlockN>(work, min(work.q_first + block_queries, sequence.q_len) - 1);
 }
 

@@ -35,6 +35,14 @@ __device__ __forceinline__ float max_nan(float a, float b) {
   return larger;
 }
 
+// The smaller one, NaN if either is.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-min
+__device__ __forceinline__ float min_nan(float a, float b) {
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+  return smaller;
+}
+
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#floating-point-instructions-rsqrt
 __device__ __forceinline__ float rsqrt_approx(float x) {
   float y;

@@ -256,7 +256,8 @@ class AttentionBwdByKeys {
         if constexpr (Config::kMappedScores) {
           s = fmaf(-2, ptx::rcp_approx(1 + ptx::ex2_approx(s * params_.map_scale)), 1);
         }
-        p[i] = ptx::ex2_approx(fmaf(s, params_.exp2_scale, -((i & 1) ? lse_pair.y : lse_pair.x)));
+        const float exponent = fmaf(s, params_.exp2_scale, -((i & 1) ? lse_pair.y : lse_pair.x));
+        p[i] = ptx::ex2_approx(ptx::min_nan(exponent, 0));  // see by_role.cuh
         // Selected, not multiplied: a row that sees only other keys may have any lse.
         if constexpr (kMasked) p[i] = sees(visible, 4 * j + i) ? p[i] : 0;
         s = Config::kMappedScores ? p[i] * fmaf(-s, s, 1) : p[i];

@@ -176,7 +176,8 @@ class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Co
         if constexpr (Config::kMappedScores) {
           s = fmaf(-2, ptx::rcp_approx(1 + ptx::ex2_approx(s * params_.map_scale)), 1);
         }
-        p[j] = ptx::ex2_approx(fmaf(s, params_.exp2_scale, -lse[i & 1]));
+        // At most 1: where scores are large, the rounding of lse alone could make the exponent more than float32 holds.
+        p[j] = ptx::ex2_approx(ptx::min_nan(fmaf(s, params_.exp2_scale, -lse[i & 1]), 0));
         s = Config::kMappedScores ? p[j] * fmaf(-s, s, 1) : p[j];
       }
       fragment[i] = ptx::cvt_pair<Config::kType>(p[0], p[1]);
