@@ -13,8 +13,6 @@
 
 namespace warpgrad::cuda::sm90 {
 
-constexpr float kKdaDeepestLog2 = -115.5f;  // 1 / 2^that leaves room for k below 2^12; 16 steps of -5 are not deeper
-
 // Eight keys of the warp's rows times the decay from the block's start, or for k_minus divided by it: float32, in the
 // order of a left operand of tf32, x of both rows and then y.
 struct KdaDiagonalFactors {
