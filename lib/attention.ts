@@ -1,9 +1,9 @@
 import { native, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { addon } from './native';
-import { expectCuSeqlens, expectHeadDim, handle, Operands, optionalHandle, streamHandle } from './operands';
-import type { Stream } from './stream';
+import { expectCuSeqlens, expectHeadDim, Operands } from './operands';
+import { nativeStream, type Stream } from './stream';
 import { allocateTensor, type Tensor } from './tensor';
-import { describe, expectKnownOptions, flagOption, numberOption, readSizes } from './validate';
+import { describe, expectKnownOptions, flagOption, isList, numberOption, readSizes } from './validate';
 
 /** Largest head dimension. */
 const MAX_HEAD_DIM = 256;
@@ -130,7 +130,7 @@ function windowOption(caller: string, options: AttentionOptions): [left: number,
   const causal = flagOption(caller, 'causal', options.causal);
   const given: unknown = options.window;
   if (given === undefined) return [Infinity, causal ? 0 : Infinity];
-  if (!Array.isArray(given)) {
+  if (!isList(given)) {
     throw new WarpgradTypeError(`${caller}: window must be [left, right], got ${describe(given)}`);
   }
   const window = readSizes(given); // once: what is checked is what is used
@@ -186,18 +186,16 @@ export function attentionForward(
 ): AttentionForwardResult {
   expectKnownOptions('attentionForward', options, FORWARD_OPTIONS);
   const problem = checkProblem('attentionForward', q, k, v, options);
-  const { stream, sink } = problem;
+  const { operands, stream, sink } = problem;
+  const inputs = [operands.handle(q), operands.handle(k), operands.handle(v), operands.optionalHandle(sink)] as const;
   const out = allocateTensor(problem.outShape, q.dtype, stream);
   const lse = allocateTensor(problem.lseShape, 'float32', stream);
   native(() =>
     addon.attentionForward(
-      streamHandle(stream),
-      handle(q),
-      handle(k),
-      handle(v),
-      optionalHandle(sink),
-      handle(out),
-      handle(lse),
+      nativeStream(stream),
+      ...inputs,
+      operands.handle(out),
+      operands.handle(lse),
       ...problem.arguments,
     ),
   );
@@ -231,6 +229,15 @@ export function attentionBackward(
   operands.contiguous('out', out, problem.outShape);
   operands.contiguous('lse', lse, problem.lseShape, ['float32']);
   const deterministic = flagOption(caller, 'deterministic', options.deterministic);
+  const inputs = [
+    operands.handle(dOut),
+    operands.handle(q),
+    operands.handle(k),
+    operands.handle(v),
+    operands.handle(out),
+    operands.handle(lse),
+    operands.optionalHandle(sink),
+  ] as const;
   const [dq, dk, dv] = [q, k, v].map((operand) => allocateTensor(operand.shape, q.dtype, stream)) as [
     Tensor,
     Tensor,
@@ -239,18 +246,12 @@ export function attentionBackward(
   const dSink = sink && allocateTensor(sink.shape, 'float32', stream);
   native(() =>
     addon.attentionBackward(
-      streamHandle(stream),
-      handle(dOut),
-      handle(q),
-      handle(k),
-      handle(v),
-      handle(out),
-      handle(lse),
-      optionalHandle(sink),
-      handle(dq),
-      handle(dk),
-      handle(dv),
-      optionalHandle(dSink),
+      nativeStream(stream),
+      ...inputs,
+      operands.handle(dq),
+      operands.handle(dk),
+      operands.handle(dv),
+      operands.optionalHandle(dSink),
       ...problem.arguments,
       deterministic,
     ),

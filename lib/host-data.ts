@@ -2,7 +2,7 @@ import { types } from 'node:util';
 
 import { DTYPES, type DType, type TypedArray } from './dtype';
 import { WarpgradRangeError, WarpgradTypeError } from './errors';
-import { describe, MAX_RANK, sizeOf } from './validate';
+import { describe, isList, MAX_RANK, sizeOf } from './validate';
 
 /** Numbers nested to any depth, rectangular. */
 export type NestedNumbers = number | readonly NestedNumbers[];
@@ -27,7 +27,7 @@ const KINDS = 'a Float32Array, Float64Array, Int32Array, Uint16Array (raw bits) 
  */
 export function readHostData(caller: string, data: unknown, dtype: DType | undefined): HostData {
   if (types.isTypedArray(data)) return readTypedArray(caller, data, dtype);
-  if (typeof data === 'number' || Array.isArray(data)) return readNested(caller, data as NestedNumbers, dtype);
+  if (typeof data === 'number' || isList(data)) return readNested(caller, data as NestedNumbers, dtype);
   throw new WarpgradTypeError(`${caller}: data must be ${KINDS}, got ${describe(data)}`);
 }
 
@@ -144,7 +144,7 @@ function roundToOdd(value: number): number {
 
 function readNested(caller: string, data: NestedNumbers, dtype: DType | undefined): HostData {
   const shape: number[] = [];
-  for (let level: NestedNumbers = data; Array.isArray(level); level = level[0] as NestedNumbers) {
+  for (let level: NestedNumbers = data; isList(level); level = level[0]) {
     shape.push(level.length);
     if (level.length === 0) break;
     if (shape.length > MAX_RANK)
@@ -170,13 +170,13 @@ function readNested(caller: string, data: NestedNumbers, dtype: DType | undefine
       put(next++, value);
       return;
     }
-    if (!Array.isArray(value) || value.length !== shape[depth]) {
-      const got = Array.isArray(value) ? `${value.length} elements` : describe(value);
+    if (!isList(value) || value.length !== shape[depth]) {
+      const got = isList(value) ? `${value.length} elements` : describe(value);
       throw new WarpgradRangeError(
         `${caller}: data must be nested evenly: expected ${shape[depth]} elements in each list of dimension ${depth}, got ${got}`,
       );
     }
-    for (const element of value) fill(element as NestedNumbers, depth + 1);
+    for (const element of value) fill(element, depth + 1);
   };
   fill(data, 0);
   if (next !== size) {

@@ -1,8 +1,9 @@
-import { native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { boundToThread, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { letGoShare, type TensorShare } from './handles';
 import { addon, type KdaArguments, type KdaInputs } from './native';
-import { expectCuSeqlens, expectHeadDim, handle, Operands, optionalHandle, streamHandle } from './operands';
-import type { Stream } from './stream';
-import { allocateTensor, heldTensor, holdTensor, letGoTensor, type Tensor } from './tensor';
+import { expectCuSeqlens, expectHeadDim, Operands } from './operands';
+import { nativeStream, type Stream } from './stream';
+import { allocateTensor, isTensor, shareTensor, type Tensor } from './tensor';
 import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
 
 /** Largest K and V. */
@@ -114,51 +115,57 @@ interface Problem {
   readonly arguments: KdaArguments;
 }
 
-let problemOf: (saved: KdaSaved) => Problem;
-let intermediatesOf: (saved: KdaSaved) => Tensor | undefined;
-const MADE_HERE = Symbol('made here');
-let makeSaved: (problem: Problem, intermediates: Tensor | undefined) => KdaSaved;
-
 /** The tensors that a problem's operations read. */
 const inputsOf = ({ q, k, v, g, beta, aLog, bias, initialState }: Problem) =>
   [q, k, v, g, beta, aLog, bias, initialState] as const;
+
+/** What kdaBackward needs. */
+interface Kept {
+  readonly problem: Problem;
+  /** In the elements of the inputs. */
+  readonly shares: readonly (TensorShare | undefined)[];
+  readonly intermediates: Tensor | undefined;
+}
+
+let keptIn: (saved: KdaSaved) => Kept;
+const MADE_HERE = Symbol('made here');
+let makeSaved: (kept: Kept) => KdaSaved;
+const NOT_CLONEABLE = boundToThread('a KdaSaved of warpgrad');
 
 /**
  * What kdaBackward needs from kdaForward: shares in the inputs, which stay alive while this does, the options, and the
  * intermediates when `saveIntermediates` asked for them.
  */
 export class KdaSaved {
-  #problem: Problem | null;
-  #intermediates: Tensor | undefined;
+  #kept: Kept | null;
+  /** @internal */
+  readonly notCloneable = NOT_CLONEABLE;
 
   /** Made by this package, not merely something with the prototype. */
   static [Symbol.hasInstance](value: unknown): boolean {
-    return typeof value === 'object' && value !== null && #problem in value;
+    return typeof value === 'object' && value !== null && #kept in value;
   }
 
-  private constructor(key: symbol, problem: Problem, intermediates: Tensor | undefined) {
+  private constructor(key: symbol, kept: Kept) {
     if (key !== MADE_HERE) throw new WarpgradTypeError('KdaSaved: made by kdaForward');
-    this.#problem = problem;
-    for (const tensor of inputsOf(problem)) if (tensor) holdTensor(tensor);
-    this.#intermediates = intermediates;
+    this.#kept = kept;
   }
 
   get disposed(): boolean {
-    return this.#problem === null;
+    return this.#kept === null;
   }
 
   /** Bytes of the intermediates, 0 when the backward computes them again. */
   get intermediateBytes(): number {
-    return this.#intermediates?.byteLength ?? 0;
+    return this.#kept?.intermediates?.byteLength ?? 0;
   }
 
   /** Gives everything up. Harmless when repeated. */
   dispose(): void {
-    if (!this.#problem) return;
-    for (const tensor of inputsOf(this.#problem)) if (tensor) letGoTensor(tensor);
-    this.#intermediates?.dispose();
-    this.#problem = null;
-    this.#intermediates = undefined;
+    if (!this.#kept) return;
+    for (const share of this.#kept.shares) if (share) letGoShare(share);
+    this.#kept.intermediates?.dispose();
+    this.#kept = null;
   }
 
   [Symbol.dispose](): void {
@@ -166,12 +173,11 @@ export class KdaSaved {
   }
 
   static {
-    problemOf = (saved) => {
-      if (saved.#problem) return saved.#problem;
+    keptIn = (saved) => {
+      if (saved.#kept) return saved.#kept;
       throw new WarpgradError('ERR_WARPGRAD_DISPOSED', 'kdaBackward: saved was disposed');
     };
-    intermediatesOf = (saved) => saved.#intermediates;
-    makeSaved = (problem, intermediates) => new KdaSaved(MADE_HERE, problem, intermediates);
+    makeSaved = (kept) => new KdaSaved(MADE_HERE, kept);
   }
 }
 
@@ -264,7 +270,7 @@ function checkGate(caller: string, operands: Operands, gate: KdaGate | undefined
     throw new WarpgradTypeError(`${caller}: gate needs aLog (softplus gate) or lowerBound (bounded gate)`);
   }
   const aLog = slope === undefined ? undefined : operands.contiguous('gate.aLog', slope, [headsV], ['float32']);
-  const flat = (bias as Partial<Tensor> | null | undefined)?.rank === 1;
+  const flat = isTensor(bias) && bias.rank === 1;
   const dtBias =
     bias === undefined
       ? undefined
@@ -277,11 +283,6 @@ function countChunks(cuSeqlens: Int32Array | undefined, batch: number, tokens: n
   let chunks = 0;
   for (let i = 1; i < cuSeqlens.length; ++i) chunks += Math.ceil((cuSeqlens[i] - cuSeqlens[i - 1]) / CHUNK);
   return chunks;
-}
-
-/** The addon's halves of the inputs, which are held if not alive. */
-function inputHandles(problem: Problem): KdaInputs {
-  return inputsOf(problem).map((tensor) => tensor && heldTensor(tensor)) as KdaInputs;
 }
 
 /**
@@ -313,23 +314,26 @@ export function kdaForward(
   const outputChunkStates = flagOption(caller, 'outputChunkStates', options.outputChunkStates);
   const saving = flagOption(caller, 'saveIntermediates', options.saveIntermediates);
   const stream = operands.stream(options.stream);
+  const inputs = inputsOf(problem);
+  const handles = inputs.map((tensor) => operands.optionalHandle(tensor)) as KdaInputs;
   const out = allocateTensor(problem.outShape, q.dtype, stream);
   const finalState = outputFinalState ? allocateTensor(problem.stateShape, 'float32', stream) : undefined;
   const chunkStates = outputChunkStates ? allocateChunkStates(problem, stream) : undefined;
   const intermediates = saving ? allocateIntermediates(problem, stream) : undefined;
   native(() =>
     addon.kdaForward(
-      streamHandle(stream),
-      ...inputHandles(problem),
-      handle(out),
-      optionalHandle(finalState),
-      optionalHandle(chunkStates),
-      optionalHandle(intermediates),
+      nativeStream(stream),
+      ...handles,
+      operands.handle(out),
+      operands.optionalHandle(finalState),
+      operands.optionalHandle(chunkStates),
+      operands.optionalHandle(intermediates),
       ...problem.arguments,
     ),
   );
-  const saved = makeSaved(problem, intermediates);
-  if (problem.bias !== problem.dtBias) problem.bias?.dispose(); // held by `saved`
+  const shares = inputs.map((tensor) => tensor && shareTensor(caller, tensor));
+  const saved = makeSaved({ problem, shares, intermediates });
+  if (problem.bias !== problem.dtBias) problem.bias?.dispose(); // shared with `saved`
   return { out, ...(finalState && { finalState }), ...(chunkStates && { chunkStates }), saved };
 }
 
@@ -339,7 +343,7 @@ function allocateChunkStates({ stateShape, numChunks }: Problem, stream: Stream)
 
 /** One tensor, whose layout the backend knows. */
 function allocateIntermediates({ q, v, numChunks }: Problem, stream: Stream): Tensor {
-  const elems = native(() => addon.kdaSavedElems(streamHandle(stream), numChunks, v.shape[2], q.shape[3], v.shape[3]));
+  const elems = native(() => addon.kdaSavedElems(nativeStream(stream), numChunks, v.shape[2], q.shape[3], v.shape[3]));
   return allocateTensor(Object.freeze([elems]), 'float32', stream);
 }
 
@@ -357,13 +361,15 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
   if (!(saved instanceof KdaSaved)) {
     throw new WarpgradTypeError(`${caller}: saved must be what kdaForward gave, got ${describe(saved)}`);
   }
-  const problem = problemOf(saved);
+  const { problem } = keptIn(saved);
   const { q, k, v, g, beta, aLog, dtBias, initialState } = problem;
   const operands = Operands.like(caller, 'q', q);
   operands.shaped('dOut', dOut, problem.outShape);
   const { dFinalState } = options;
   if (dFinalState !== undefined) operands.shaped('dFinalState', dFinalState, problem.stateShape, ['float32']);
   const stream = operands.stream(options.stream);
+  const { shares, intermediates } = keptIn(saved); // again: the options may have disposed of it
+  const given = [operands.handle(dOut), operands.optionalHandle(dFinalState)] as const;
   const like = (tensor: Tensor) => allocateTensor(tensor.shape, tensor.dtype, stream);
   const optionalLike = (tensor: Tensor | undefined) => tensor && like(tensor);
   const [dq, dk, dv, dg, dbeta] = [like(q), like(k), like(v), like(g), like(beta)] as const;
@@ -371,13 +377,18 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
   const dBias = dDtBias?.rank === 1 ? dDtBias.view([v.shape[2], q.shape[3]]) : dDtBias;
   native(() =>
     addon.kdaBackward(
-      streamHandle(stream),
-      handle(dOut),
-      optionalHandle(dFinalState),
-      ...inputHandles(problem),
-      optionalHandle(intermediatesOf(saved)),
-      ...([handle(dq), handle(dk), handle(dv), handle(dg), handle(dbeta)] as const),
-      ...([optionalHandle(dInitialState), optionalHandle(dALog), optionalHandle(dBias)] as const),
+      nativeStream(stream),
+      ...given,
+      ...(shares.map((share) => share?.handle) as KdaInputs),
+      operands.optionalHandle(intermediates),
+      operands.handle(dq),
+      operands.handle(dk),
+      operands.handle(dv),
+      operands.handle(dg),
+      operands.handle(dbeta),
+      operands.optionalHandle(dInitialState),
+      operands.optionalHandle(dALog),
+      operands.optionalHandle(dBias),
       ...problem.arguments,
     ),
   );

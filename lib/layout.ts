@@ -2,7 +2,7 @@
 import { DTYPES, type DType } from './dtype';
 import { WarpgradRangeError } from './errors';
 import { addon } from './native';
-import { describe, readSizes, sameShape, sizeOf } from './validate';
+import { describe, isList, readSizes, sameShape, sizeOf } from './validate';
 
 /** Puts the sizes where the addon reads them and gives the rank. */
 export function putSizes(shape: readonly number[], strides: readonly number[] = []): number {
@@ -15,12 +15,8 @@ export function putSizes(shape: readonly number[], strides: readonly number[] = 
 
 /** Checks strides given by the caller and freezes a copy. @throws WarpgradRangeError */
 export function expectStrides(caller: string, strides: unknown, rank: number): readonly number[] {
-  const list = Array.isArray(strides) ? readSizes(strides) : [];
-  if (
-    !Array.isArray(strides) ||
-    list.length !== rank ||
-    !list.every((step) => Number.isSafeInteger(step) && step >= 0)
-  ) {
+  const list = isList(strides) ? readSizes(strides) : [];
+  if (!isList(strides) || list.length !== rank || !list.every((step) => Number.isSafeInteger(step) && step >= 0)) {
     throw new WarpgradRangeError(`${caller}: strides must be ${rank} whole numbers >= 0, got ${describe(strides)}`);
   }
   return list;

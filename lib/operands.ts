@@ -3,10 +3,10 @@ import { types } from 'node:util';
 
 import type { DType } from './dtype';
 import { WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
-import { nativeStream, resolveStream, type Stream } from './stream';
+import { resolveStream, type Stream } from './stream';
 import { isTensor, nativeTensor, type Tensor } from './tensor';
-import type { NativeStream, NativeTensor } from './native';
-import { describe, sameShape } from './validate';
+import type { NativeTensor } from './native';
+import { describe, isList, sameShape } from './validate';
 
 const OPERAND_DTYPES: readonly DType[] = ['float32', 'float16', 'bfloat16'];
 
@@ -107,6 +107,15 @@ export class Operands {
     return tensor;
   }
 
+  /** The addon's half of a tensor, whom a getter of the options may have disposed of since it was checked. */
+  handle(tensor: Tensor): NativeTensor {
+    return nativeTensor(this.#caller, tensor);
+  }
+
+  optionalHandle(tensor: Tensor | undefined): NativeTensor | undefined {
+    return tensor && nativeTensor(this.#caller, tensor);
+  }
+
   stream(value: unknown): Stream {
     return resolveStream(this.#caller, value, this.#first.device);
   }
@@ -136,9 +145,9 @@ export function expectCuSeqlens(caller: string, name: string, value: unknown, ro
 
 function readOffsets(caller: string, name: string, value: unknown): Int32Array {
   if (types.isInt32Array(value)) return value.length === 0 ? new Int32Array(0) : Int32Array.from(value); // or detached
-  if (Array.isArray(value)) {
+  if (isList(value)) {
     const offsets: number[] = []; // each entry is read once: what is checked is what is used
-    for (const entry of value as unknown[]) {
+    for (const entry of value) {
       if (typeof entry !== 'number' || entry !== (entry | 0)) {
         throw new WarpgradRangeError(`${caller}: ${name} must hold whole numbers below 2^31, got ${describe(entry)}`);
       }
@@ -157,8 +166,3 @@ function readOffsets(caller: string, name: string, value: unknown): Int32Array {
     `${caller}: ${name} must be a number[], an Int32Array or an int32 CPU tensor of one dimension, got ${got}`,
   );
 }
-
-/** The addon's halves, for calling it. */
-export const handle = (tensor: Tensor): NativeTensor => nativeTensor(tensor);
-export const optionalHandle = (tensor: Tensor | undefined): NativeTensor | undefined => tensor && nativeTensor(tensor);
-export const streamHandle = (stream: Stream): NativeStream => nativeStream(stream);

@@ -1,5 +1,5 @@
 import { cudaIndex, resolveDevice, type Device, type DeviceOption } from './device';
-import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { boundToThread, fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { addon, type NativeEvent, type NativeGraph, type NativeStream } from './native';
 import { describe, expectKnownOptions } from './validate';
 
@@ -9,10 +9,18 @@ let makeEvent: (handle: NativeEvent, stream: Stream) => Event;
 let makeGraph: (handle: NativeGraph, stream: Stream) => Graph;
 let nativeEvent: (event: Event) => NativeEvent;
 
+const NOT_CLONEABLE = {
+  event: boundToThread('an Event of warpgrad'),
+  graph: boundToThread('a Graph of warpgrad'),
+  stream: boundToThread('a Stream of warpgrad'),
+};
+
 /** A position in a stream, reached once all work enqueued before it is done. Made by `stream.record()`. */
 export class Event {
   readonly device: Device;
   readonly #handle: NativeEvent;
+  /** @internal */
+  readonly notCloneable = NOT_CLONEABLE.event;
   readonly #stream: Stream;
 
   /** Made by this package, not merely something with the prototype. */
@@ -64,6 +72,8 @@ export class Event {
 export class Graph {
   readonly #stream: Stream;
   #handle: NativeGraph | null;
+  /** @internal */
+  readonly notCloneable = NOT_CLONEABLE.graph;
 
   private constructor(handle: NativeGraph, stream: Stream) {
     if (!(handle instanceof addon.NativeGraph)) throw new WarpgradTypeError('Graph: made by stream.capture()');
@@ -111,6 +121,8 @@ const defaultStreams = new Map<Device, Stream>();
 export class Stream {
   readonly device: Device;
   readonly #handle: NativeStream;
+  /** @internal */
+  readonly notCloneable = NOT_CLONEABLE.stream;
 
   /** Made by this package, not merely something with the prototype. */
   static [Symbol.hasInstance](value: unknown): boolean {

@@ -1,6 +1,7 @@
 import { resolveDevice, type Device, type DeviceOption } from './device';
 import { DTYPES, expectDType, type DType, type TypedArray } from './dtype';
-import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { boundToThread, fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { letGoShare, release, takeReleased, type TensorShare } from './handles';
 import { readHostData, type TensorData } from './host-data';
 import { addon, type NativeTensor } from './native';
 import {
@@ -43,22 +44,17 @@ export interface PointerOptions {
 
 const POINTER_OPTIONS = ['dtype', 'device', 'strides', 'owner'];
 
-/** Native halves of disposed tensors, to be filled again: that costs a fraction of making one. */
-const released: NativeTensor[] = [];
-const MAX_RELEASED = 256;
+const NOT_CLONEABLE = boundToThread('a Tensor of warpgrad');
 
 /** What only this file can hand to the constructor. */
 const MADE_HERE = Symbol('made here');
 
 /** The addon's half of a live tensor. Internal. @throws WarpgradError with ERR_WARPGRAD_DISPOSED */
-export let nativeTensor: (tensor: Tensor) => NativeTensor;
+export let nativeTensor: (caller: string, tensor: Tensor) => NativeTensor;
 /** Whether a value is a tensor of this package, not merely something with its prototype. Internal. */
 export let isTensor: (value: unknown) => value is Tensor;
-/** Keeps a tensor's elements for `heldTensor`, even when it is disposed, until `letGoTensor`. Internal. */
-export let holdTensor: (tensor: Tensor) => void;
-export let letGoTensor: (tensor: Tensor) => void;
-/** The addon's half of a tensor that is held. Internal. */
-export let heldTensor: (tensor: Tensor) => NativeTensor;
+/** A tensor's elements for somebody who needs them even when it is disposed; given up with `letGoShare`. Internal. */
+export let shareTensor: (caller: string, tensor: Tensor) => TensorShare;
 /** A fresh contiguous tensor with undefined contents, for an operation to write. Internal. */
 export let allocateTensor: (shape: readonly number[], dtype: DType, stream: Stream) => Tensor;
 
@@ -75,9 +71,10 @@ export class Tensor {
   /** Made when first asked for, unless they are not row-major. */
   #strides: readonly number[] | undefined;
   #handle: NativeTensor | null;
-  #disposed = false;
-  /** This tensor, until it is disposed, and those who hold it. */
-  #holders = 1;
+  /** Once somebody asked for it. */
+  #share: TensorShare | undefined;
+  /** @internal */
+  readonly notCloneable = NOT_CLONEABLE;
 
   private constructor(
     proof: typeof MADE_HERE,
@@ -119,7 +116,7 @@ export class Tensor {
       );
     }
     const tensor = allocateTensor(dims, host.dtype, stream);
-    native(() => addon.tensorWrite(nativeStream(stream), nativeTensor(tensor), host.array));
+    native(() => addon.tensorWrite(nativeStream(stream), nativeTensor(caller, tensor), host.array));
     if (dtype === undefined || dtype === host.dtype) return tensor;
     const converted = tensor.to({ dtype, stream });
     tensor.dispose();
@@ -148,7 +145,7 @@ export class Tensor {
   static #allocate(shape: readonly number[], dtype: DType, stream: Stream, zeroed: boolean): Tensor {
     const code = DTYPES[dtype].nativeCode;
     const handle = native(() =>
-      addon.tensorAllocate(nativeStream(stream), code, putSizes(shape), zeroed, released.pop()),
+      addon.tensorAllocate(nativeStream(stream), code, putSizes(shape), zeroed, takeReleased()),
     );
     return new Tensor(MADE_HERE, handle, shape, undefined, dtype, stream);
   }
@@ -205,7 +202,7 @@ export class Tensor {
 
   /** Address of the first element on its device. */
   get address(): bigint {
-    return native(() => addon.tensorAddress(nativeTensor(this)));
+    return native(() => addon.tensorAddress(nativeTensor('address', this)));
   }
 
   /** Whether the elements lie in row-major order without gaps. */
@@ -216,7 +213,7 @@ export class Tensor {
   }
 
   get disposed(): boolean {
-    return this.#disposed;
+    return this.#handle === null;
   }
 
   /** The same elements in another shape, sharing the buffer. @throws WarpgradRangeError unless contiguous */
@@ -230,7 +227,7 @@ export class Tensor {
         `view: shape [${dims.join(', ')}] has ${sizeOf(dims)} elements, the tensor has ${this.size}`,
       );
     }
-    return this.#share(dims, contiguousStrides(dims), 0);
+    return this.#view('view', dims, contiguousStrides(dims), 0);
   }
 
   /** Indices `start` to `end - 1` of one dimension, sharing the buffer. */
@@ -244,7 +241,7 @@ export class Tensor {
     }
     const empty = start === end;
     const shape = this.shape.map((extent, i) => (i !== dim ? extent : empty ? 0 : end - start)); // -0 - 0 is -0
-    return this.#share(shape, this.strides, empty ? 0 : start * this.strides[dim]);
+    return this.#view('slice', shape, this.strides, empty ? 0 : start * this.strides[dim]);
   }
 
   /** Two dimensions exchanged, sharing the buffer. */
@@ -253,7 +250,7 @@ export class Tensor {
     expectDim('transpose', dim1, this.rank);
     const swap = (list: readonly number[]) =>
       list.map((value, i) => (i === dim0 ? list[dim1] : i === dim1 ? list[dim0] : value));
-    return this.#share(swap(this.shape), swap(this.strides), 0);
+    return this.#view('transpose', swap(this.shape), swap(this.strides), 0);
   }
 
   /** Dimensions of size 1 repeated to `shape` with stride 0, sharing the buffer. */
@@ -265,7 +262,7 @@ export class Tensor {
       );
     }
     const strides = this.strides.map((stride, i) => (dims[i] === this.shape[i] ? stride : 0));
-    return this.#share(dims, strides, 0);
+    return this.#view('expand', dims, strides, 0);
   }
 
   /**
@@ -281,9 +278,9 @@ export class Tensor {
     const device = options.device === undefined ? this.device : resolveDevice(caller, options.device);
     if (device !== this.device) return this.#transfer(dtype, device, options.stream);
     const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, device);
-    const source = nativeTensor(this);
+    const source = nativeTensor(caller, this);
     const result = Tensor.#allocate(this.shape, dtype, stream, false);
-    native(() => addon.tensorCopy(nativeStream(stream), nativeTensor(result), source, false));
+    native(() => addon.tensorCopy(nativeStream(stream), nativeTensor(caller, result), source, false));
     return result;
   }
 
@@ -306,11 +303,11 @@ export class Tensor {
     const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, this.device);
     expectShape(caller, source, this.shape);
     expectApart(caller, this);
-    const target = nativeTensor(this);
+    const target = nativeTensor(caller, this);
     const direct = source.device === this.device && !overlaps(this, source);
     const here = direct ? source : source.to({ dtype: this.dtype, device: this.device, stream });
     try {
-      native(() => addon.tensorCopy(nativeStream(stream), target, nativeTensor(here), true));
+      native(() => addon.tensorCopy(nativeStream(stream), target, nativeTensor(caller, here), true));
     } finally {
       if (here !== source) here.dispose();
     }
@@ -323,7 +320,8 @@ export class Tensor {
     try {
       const result = Tensor.#allocate(this.shape, dtype, target, false);
       const copyStream = device === 'cpu' ? this.#stream : target;
-      native(() => addon.tensorCopy(nativeStream(copyStream), nativeTensor(result), nativeTensor(source), false));
+      const [to, from] = [nativeTensor('to', result), nativeTensor('to', source)];
+      native(() => addon.tensorCopy(nativeStream(copyStream), to, from, false));
       return result;
     } finally {
       source.dispose();
@@ -334,7 +332,9 @@ export class Tensor {
   contiguous(options: { stream?: Stream } = {}): Tensor {
     expectKnownOptions('contiguous', options, ['stream']);
     if (options.stream !== undefined) resolveStream('contiguous', options.stream, this.device);
-    return this.isContiguous ? this.#share(this.shape, contiguousStrides(this.shape), 0) : this.to(options);
+    return this.isContiguous
+      ? this.#view('contiguous', this.shape, contiguousStrides(this.shape), 0)
+      : this.to(options);
   }
 
   /**
@@ -342,7 +342,7 @@ export class Tensor {
    * float16 and bfloat16 (`to({ dtype: 'float32' })` gives their values). Rejects if that work failed.
    */
   async data(): Promise<TypedArray> {
-    const handle = nativeTensor(this);
+    const handle = nativeTensor('data', this);
     try {
       return new DTYPES[this.dtype].arrayType(await addon.tensorRead(nativeStream(this.#stream), handle));
     } catch (error) {
@@ -352,47 +352,38 @@ export class Tensor {
 
   /** Like `data`, blocking the thread. */
   dataSync(): TypedArray {
-    const handle = nativeTensor(this);
+    const handle = nativeTensor('dataSync', this);
     return new DTYPES[this.dtype].arrayType(native(() => addon.tensorReadSync(nativeStream(this.#stream), handle)));
   }
 
   /** Gives up this tensor's share in its buffer. Queued work that uses the buffer still runs. Harmless when repeated. */
   dispose(): void {
-    if (this.#disposed) return;
-    this.#disposed = true;
-    this.#letGo();
+    if (this.#share) letGoShare(this.#share);
+    else if (this.#handle) release(this.#handle);
+    this.#handle = null;
+    this.#share = undefined;
   }
 
   [Symbol.dispose](): void {
     this.dispose();
   }
 
-  #share(shape: readonly number[], strides: readonly number[], offset: number): Tensor {
-    const handle = nativeTensor(this);
-    const view = native(() => addon.tensorView(handle, putSizes(shape, strides), offset, released.pop()));
+  #view(caller: string, shape: readonly number[], strides: readonly number[], offset: number): Tensor {
+    const handle = nativeTensor(caller, this);
+    const view = native(() => addon.tensorView(handle, putSizes(shape, strides), offset, takeReleased()));
     return new Tensor(MADE_HERE, view, Object.freeze(shape), Object.freeze(strides), this.dtype, this.#stream);
   }
 
-  #letGo(): void {
-    if (--this.#holders > 0 || this.#handle === null) return;
-    addon.tensorRelease(this.#handle);
-    if (released.length < MAX_RELEASED) released.push(this.#handle);
-    this.#handle = null;
-  }
-
   static {
-    heldTensor = (tensor) => {
+    nativeTensor = (caller, tensor) => {
       if (tensor.#handle) return tensor.#handle;
-      throw new WarpgradError('ERR_WARPGRAD_DISPOSED', 'the tensor was disposed');
+      throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${caller}: the tensor was disposed`);
     };
-    nativeTensor = (tensor) => {
-      if (!tensor.#disposed) return heldTensor(tensor);
-      throw new WarpgradError('ERR_WARPGRAD_DISPOSED', 'the tensor was disposed');
+    shareTensor = (caller, tensor) => {
+      const share = (tensor.#share ??= { handle: nativeTensor(caller, tensor), holders: 1 });
+      ++share.holders;
+      return share;
     };
-    holdTensor = (tensor) => {
-      ++tensor.#holders;
-    };
-    letGoTensor = (tensor) => tensor.#letGo();
     isTensor = (value): value is Tensor => typeof value === 'object' && value !== null && #handle in value;
     allocateTensor = (shape, dtype, stream) => Tensor.#allocate(shape, dtype, stream, false);
   }

@@ -21,12 +21,27 @@ const MOST_SHOWN = 60;
 
 const shorten = (text: string): string => (text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}…` : text);
 
+/** Every use of it throws, even Array.isArray. */
+function isRevokedProxy(value: unknown): boolean {
+  try {
+    Array.isArray(value);
+    return false;
+  } catch {
+    return true;
+  }
+}
+
+/** Array.isArray, for values that may be revoked proxies. */
+export function isList(value: unknown): value is readonly unknown[] {
+  return !isRevokedProxy(value) && Array.isArray(value);
+}
+
 /** Names a value in a message. */
 export function describe(value: unknown): string {
   try {
     return describeKnown(value);
   } catch {
-    return 'an object'; // whose getter throws, or a revoked proxy
+    return isRevokedProxy(value) ? 'a revoked proxy' : 'an object'; // whose getter throws
   }
 }
 
@@ -56,7 +71,8 @@ function hidesItsContents(value: object): boolean {
 
 /** Refuses options that the operation does not have. @throws WarpgradTypeError */
 export function expectKnownOptions(caller: string, options: unknown, known: readonly string[]): void {
-  if (typeof options !== 'object' || options === null || Array.isArray(options) || hidesItsContents(options)) {
+  const isObject = typeof options === 'object' && options !== null && !isRevokedProxy(options);
+  if (!isObject || Array.isArray(options) || hidesItsContents(options)) {
     throw new WarpgradTypeError(`${caller}: options must be an object, got ${describe(options)}`);
   }
   for (const name in options) {
@@ -80,7 +96,7 @@ export function readSizes(list: readonly unknown[]): readonly number[] {
 
 /** Checks a shape given by the caller and freezes a copy. @throws WarpgradTypeError, WarpgradRangeError */
 export function expectShapeOption(caller: string, shape: unknown): readonly number[] {
-  if (!Array.isArray(shape)) {
+  if (!isList(shape)) {
     throw new WarpgradTypeError(`${caller}: shape must be an array of sizes, got ${describe(shape)}`);
   }
   const dims = readSizes(shape);

@@ -11,7 +11,7 @@ import { expectRight } from './benchVerify';
 import { measureOverhead, measureRates, PASSES, type Effort } from './benchRun';
 import { cpuPages, type BenchReport } from './benchReport';
 import { type Command } from './command';
-import { parseChoice, parseDevice, parseOptions } from './options';
+import { parseChoice, parseDevice, parseOptions, UsageError } from './options';
 import { type Pages } from './pages';
 import { type FloatDType } from './precision';
 
@@ -123,6 +123,7 @@ export const command: Command = {
     });
     const operation = options.op === undefined ? undefined : parseChoice('--op', options.op, OPERATIONS);
     // Before anything is measured: minutes of results must not be lost to a folder that can't be made.
+    if (options.out === '') throw new UsageError("--out must be a folder, got ''");
     if (options.out !== undefined) makeFolder(path.resolve(options.out));
     const device = resolveDevice('--device', parseDevice(options.device));
     const { report, pages } = await measure(operation, device, options.quick);

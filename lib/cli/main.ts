@@ -21,23 +21,25 @@ const OVERVIEW = `Usage: warpgrad <command> [options]
 
 ${COMMANDS.map(({ name, summary }) => `  ${name.padEnd(8)}${summary}`).join('\n')}
 
-  warpgrad <command> --help shows the options of a command.
+  warpgrad <command> --help (or -h) shows the options of a command.
   warpgrad --version prints the version.
 `;
+
+const HELP: readonly string[] = ['--help', '-h'];
 
 /** Runs a command line and returns the exit status: 0 well, 1 failed, 2 not understood. */
 async function main([name, ...args]: readonly string[]): Promise<number> {
   if (name === '--version') return print(`${version()}\n`);
-  if (name === '--help') return print(OVERVIEW);
+  if (name !== undefined && HELP.includes(name)) return print(OVERVIEW);
   const entry = COMMANDS.find((candidate) => candidate.name === name);
-  if (!entry) return misunderstood(name === undefined ? 'a command is missing' : `unknown command '${name}'`, OVERVIEW);
+  if (!entry) return misunderstood('warpgrad', unknown(name), OVERVIEW);
   try {
     const { command } = await entry.load();
-    if (args.includes('--help')) return print(command.usage);
+    if (args.some((argument) => HELP.includes(argument))) return print(command.usage);
     try {
       return await command.run(args);
     } catch (error) {
-      if (error instanceof UsageError) return misunderstood(error.message, command.usage);
+      if (error instanceof UsageError) return misunderstood(`warpgrad ${entry.name}`, error.message, command.usage);
       throw error;
     }
   } catch (error) {
@@ -59,8 +61,13 @@ function print(text: string): number {
   return 0;
 }
 
-function misunderstood(problem: string, usage: string): number {
-  process.stderr.write(`warpgrad: ${problem}\n\n${usage}`);
+function unknown(name: string | undefined): string {
+  if (name === undefined) return 'a command is missing';
+  return `unknown ${name.startsWith('-') ? 'option' : 'command'} '${name}'`;
+}
+
+function misunderstood(by: string, problem: string, usage: string): number {
+  process.stderr.write(`${by}: ${problem}\n\n${usage}`);
   return 2;
 }
 

@@ -14,8 +14,8 @@ export function parseOptions<Options extends OptionTypes>(
   try {
     return parseArgs({ args: [...args], options, strict: true }).values;
   } catch (error) {
-    const [sentence] = (error as Error).message.split('. ');
-    throw new UsageError(sentence.replace(/\.$/, ''));
+    const [sentence] = (error as Error).message.split(/\.(?:\s|$)/);
+    throw new UsageError(sentence.charAt(0).toLowerCase() + sentence.slice(1));
   }
 }
 

@@ -29,3 +29,12 @@ test('memory that is kept for later calls is bounded, and what was unused for lo
   expect(megabytes).toBeLessThan(560);
   expect(faults).toBeLessThan(36);
 });
+
+test.each(['turn', 'loop'])(
+  'what kdaForward saved goes with its inputs when it is collected, not disposed: %s',
+  async (way) => {
+    const end = await runScript('savedCollected.ts', { args: [way], nodeOptions: ['--expose-gc'] });
+    expect(end).toMatchObject({ code: 0, signal: null, stderr: '' });
+    expect(JSON.parse(end.stdout)).toEqual({ liveBytes: 0, disposed: true });
+  },
+);

@@ -24,11 +24,15 @@ describe('command line', () => {
   test.each([
     [[], 'warpgrad: a command is missing'],
     [['trian'], "warpgrad: unknown command 'trian'"],
-    [['doctor', '--jsno'], "warpgrad: Unknown option '--jsno'"],
-    [['check', '--device', 'tpu'], "warpgrad: --device must be auto, cpu, cuda or cuda:N, got 'tpu'"],
-    [['check', 'everything'], "warpgrad: Unexpected argument 'everything'"],
-    [['bench', '--op', 'conv'], "warpgrad: --op must be attention or kda, got 'conv'"],
-    [['bench', '--out'], "warpgrad: Option '--out <value>' argument missing"],
+    [['--jsno'], "warpgrad: unknown option '--jsno'"],
+    [['doctor', '--jsno'], "warpgrad doctor: unknown option '--jsno'"],
+    [['check', '--device', 'tpu'], "warpgrad check: --device must be auto, cpu, cuda or cuda:N, got 'tpu'"],
+    [['check', '--device', '--json'], "warpgrad check: option '--device' argument is ambiguous"],
+    [['check', 'everything'], "warpgrad check: unexpected argument 'everything'"],
+    [['bench', '--op=conv'], "warpgrad bench: --op must be attention or kda, got 'conv'"],
+    [['bench', '--out'], "warpgrad bench: option '--out <value>' argument missing"],
+    [['bench', '--out='], "warpgrad bench: --out must be a folder, got ''"],
+    [['bench', '--quick=yes'], "warpgrad bench: option '--quick' does not take an argument"],
   ])('%j is not understood', (args, message) => {
     const { status, stdout, stderr } = warpgrad(args);
     expect({ status, stdout }).toEqual({ status: 2, stdout: '' });
@@ -36,11 +40,13 @@ describe('command line', () => {
     expect(stderr).toContain('Usage: warpgrad');
   });
 
-  test.each(['doctor', 'check', 'bench'])('%s --help', (name) => {
-    const { status, stdout, stderr } = warpgrad([name, '--help']);
-    expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
-    expect(stdout).toContain(`Usage: warpgrad ${name}`);
-    expect(warpgrad(['--help']).stdout).toContain(name);
+  test.each(['doctor', 'check', 'bench'])('%s --help, -h', (name) => {
+    for (const help of ['--help', '-h']) {
+      const { status, stdout, stderr } = warpgrad([name, help]);
+      expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+      expect(stdout).toContain(`Usage: warpgrad ${name}`);
+      expect(warpgrad([help]).stdout).toContain(name);
+    }
   });
 
   test('--version', () => {
@@ -130,7 +136,7 @@ describe('bench', () => {
   test('reports rates and call overhead, and writes them', () => {
     const out = fs.mkdtempSync(path.join(os.tmpdir(), 'warpgrad-bench-'));
     try {
-      const report = json(['bench', '--quick', '--op', 'attention', '--device', 'cpu', '--out', out]);
+      const report = json(['bench', '--quick', '--op=attention', '--device=cpu', `--out=${out}`]);
       expect(report).toMatchObject({ operation: 'attention', device: 'cpu' });
       expect(Number.isNaN(Date.parse(report.date))).toBe(false);
       const passes = new Set(report.rows.map((row: any) => `${row.pass} ${row.dtype}`));

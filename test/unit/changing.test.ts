@@ -1,5 +1,6 @@
-import { attentionForward, kdaForward, Tensor } from '../../lib';
+import { attentionBackward, attentionForward, kdaBackward, kdaForward, Tensor } from '../../lib';
 import { expectError } from '../support/expectError';
+import { settledStats } from '../support/settled';
 
 // Arguments that answer differently from one reading to the next: refused, or used as they were when they were checked.
 
@@ -101,6 +102,30 @@ describe('arrays that change or pretend', () => {
       },
     };
     expect(kdaForward(q, q, q, q, beta, { gate }).out.dataSync()).toEqual(expected);
+  });
+
+  test('options that dispose of a tensor while they are read', () => {
+    const make = () => Tensor.zeros([1, 2, 1, 4]);
+    const disposing = (victim: { dispose(): void }) => ({
+      get stream() {
+        victim.dispose();
+        return undefined;
+      },
+    });
+    const [live, beta, other] = [make(), Tensor.zeros([1, 2, 1]), Tensor.zeros([1, 2, 1])];
+    const { out, lse } = attentionForward(live, live, live);
+    const { saved } = kdaForward(live, live, live, live, other);
+    const victims = [make(), make(), make()] as const;
+    const before = settledStats();
+    const refused = (call: () => unknown, caller: string, what = 'the tensor') =>
+      expectError(call, 'ERR_WARPGRAD_DISPOSED', `${caller}: ${what} was disposed`);
+    const [k, v, x] = victims;
+    refused(() => attentionForward(live, k, live, disposing(k)), 'attentionForward');
+    refused(() => attentionBackward(out, live, live, v, out, lse, disposing(v)), 'attentionBackward');
+    refused(() => kdaForward(live, live, live, live, beta, disposing(beta)), 'kdaForward');
+    refused(() => x.to(disposing(x)), 'to');
+    refused(() => kdaBackward(live, saved, disposing(saved)), 'kdaBackward', 'saved');
+    expect(settledStats().liveBytes).toBeLessThan(before.liveBytes); // nothing was allocated for the calls
   });
 
   test.each(['float32', 'int32', 'float64', 'bits'])('a subclass with fields of its own, %s', (kind) => {

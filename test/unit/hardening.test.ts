@@ -150,7 +150,7 @@ describe('objects', () => {
     const q = Tensor.zeros([1, 1, 1, 8]);
     const refused = (value: unknown, message: RegExp) =>
       expectError(() => attentionForward(q, value as Tensor, q), 'ERR_INVALID_ARG_TYPE', message);
-    refused(proxy, /k must be a Tensor, got an object/);
+    refused(proxy, /k must be a Tensor, got a revoked proxy/);
     refused(1n, /got 1n/);
     refused(new (class Tensor {})(), /got one of another library, or of another copy of this one$/);
     refused('x'.repeat(1e6), /got 'x{60}…'$/);

@@ -1,4 +1,5 @@
-import { attentionForward, memoryStats, Stream, Tensor, type ErrorCode } from '../../lib';
+import { MessageChannel } from 'node:worker_threads';
+import { attentionForward, kdaForward, memoryStats, Stream, Tensor, type ErrorCode } from '../../lib';
 import { expectError } from '../support/expectError';
 import { runScript } from '../support/child';
 
@@ -113,8 +114,21 @@ describe('copyFrom', () => {
   });
 });
 
-test('a clone of a tensor is none: refused, not misread', () => {
-  using tensor = Tensor.zeros([1, 1, 1, 4]);
-  const clone = structuredClone(tensor);
-  expectError(() => attentionForward(clone, clone, clone), 'ERR_INVALID_ARG_TYPE', /q must be a Tensor, got Object/);
+test('what belongs to a thread can neither be cloned nor posted, alone or inside something', () => {
+  const x = Tensor.zeros([1, 1, 1, 4]);
+  const beta = Tensor.zeros([1, 1, 1]);
+  const stream = new Stream();
+  const { out, saved } = kdaForward(x, x, x, x, beta);
+  const { port1, port2 } = new MessageChannel();
+  for (const [name, value] of Object.entries({ Tensor: x, Stream: stream, Event: stream.record(), KdaSaved: saved })) {
+    const message = new RegExp(`an? ${name} of warpgrad belongs to its thread`);
+    for (const whole of [value, { inside: [value] }]) {
+      expect(() => structuredClone(whole)).toThrow(message);
+      expect(() => port1.postMessage(whole)).toThrow(message);
+    }
+  }
+  port1.close();
+  port2.close();
+  expect(JSON.parse(JSON.stringify(x))).toEqual({ shape: [1, 1, 1, 4], dtype: 'float32', device: 'cpu' });
+  [x, beta, out, saved].forEach((held) => held.dispose());
 });

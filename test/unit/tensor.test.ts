@@ -336,10 +336,10 @@ describe('dispose', () => {
     ['to', (tensor) => tensor.to({ dtype: 'float16' })],
     ['contiguous', (tensor) => tensor.contiguous()],
     ['address', (tensor) => tensor.address],
-  ])('%s of a disposed tensor: ERR_WARPGRAD_DISPOSED', (_name, call) => {
+  ])('%s of a disposed tensor: ERR_WARPGRAD_DISPOSED', (name, call) => {
     const tensor = Tensor.zeros([4]);
     tensor.dispose();
-    expectError(() => call(tensor), 'ERR_WARPGRAD_DISPOSED', 'the tensor was disposed');
+    expectError(() => call(tensor), 'ERR_WARPGRAD_DISPOSED', `${name}: the tensor was disposed`);
   });
 
   test('data of a disposed tensor rejects', async () => {
