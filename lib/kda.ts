@@ -125,10 +125,9 @@ interface Problem {
 const inputsOf = ({ q, k, v, g, beta, aLog, bias, initialState }: Problem) =>
   [q, k, v, g, beta, aLog, bias, initialState] as const;
 
-/** What kdaBackward needs. */
+/** What kdaBackward needs, with shares in the elements of the inputs. */
 interface Kept {
   readonly problem: Problem;
-  /** In the elements of the inputs. */
   readonly shares: readonly (TensorShare | undefined)[];
   readonly intermediates: Tensor | undefined;
 }
@@ -168,9 +167,8 @@ export class KdaSaved {
 
   /** Gives everything up. Harmless when repeated. */
   dispose(): void {
-    if (!this.#kept) return;
-    for (const share of this.#kept.shares) if (share) letGoShare(share);
-    this.#kept.intermediates?.dispose();
+    for (const share of this.#kept?.shares ?? []) if (share) letGoShare(share);
+    this.#kept?.intermediates?.dispose();
     this.#kept = null;
   }
 
