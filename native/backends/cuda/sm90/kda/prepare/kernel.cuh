@@ -73,13 +73,11 @@ __device__ __forceinline__ void invert(uint32_t block, const KdaPrepareMemory<Co
   __syncthreads();
 }
 
-// W, U0 and T, and all that is left to be written into shared memory. store(begin, end) sends away a part of the image:
-// what stands before the last panels of U0 leaves while these are being made.
-template <class Config, class Store>
+// W, U0 and T, and all that is left to be written into shared memory.
+template <class Config>
 __device__ __forceinline__ void make_products(const KdaPrepareParams& params, uint32_t block,
                                               const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
-                                              const KdaRowScales<Config>& scales, const KdaAqkFragments& aqk,
-                                              Store store) {
+                                              const KdaRowScales<Config>& scales, const KdaAqkFragments& aqk) {
   const auto warp = KdaPrepareWarp<Config>::here(block);
   uint32_t t[4][4], w[Config::kSteps][4], u0[4][4];
   KdaTwoTerms terms;
@@ -101,12 +99,7 @@ __device__ __forceinline__ void make_products(const KdaPrepareParams& params, ui
     for (int panel = 1; panel < params.record.value_panels; ++panel) {
       const uint32_t v_panel = memory.u0() + panel * kKdaPanelBytes;
       multiply_u0<Config>(v_panel, scales, terms, u0);
-      ptx::fence_proxy_async();
       __syncthreads();
-      if (panel == 1 && threadIdx.x == 0) {
-        store(memory.kLayout.w(), memory.kLayout.kr());
-        store(memory.kLayout.aqk(), memory.kLayout.u0() + kKdaPanelBytes);
-      }
       store_rows(warp, v_panel, u0);
     }
   }
@@ -163,18 +156,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
     ptx::bulk_commit_group();
   }
   invert(block, memory, scales, deep, blocks, queries, aqk);
-  make_products(params, block, memory, barriers, scales, aqk, store);
+  make_products(params, block, memory, barriers, scales, aqk);
   if (threadIdx.x != 0) return;
-  if (params.with_u0 && params.record.value_panels > 1) {
-    store(kLayout.u0() + kKdaPanelBytes, params.record.bytes());
+  store(kLayout.w(), kLayout.kr());
+  if (params.with_u0) {
+    store(kLayout.aqk(), params.record.bytes());
   } else {
-    store(kLayout.w(), kLayout.kr());
-    if (params.with_u0) {
-      store(kLayout.aqk(), params.record.bytes());
-    } else {
-      store(kLayout.aqk(), kLayout.u0());
-      store(params.record.decay(), params.record.bytes());
-    }
+    store(kLayout.aqk(), kLayout.u0());
+    store(params.record.decay(), params.record.bytes());
   }
   if (params.t_images != nullptr) {
     uint8_t* const t_image = params.t_images + static_cast<int64_t>(blockIdx.x) * kKdaPanelBytes;
