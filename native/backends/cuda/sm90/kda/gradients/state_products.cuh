@@ -37,8 +37,7 @@ class KdaStateProducts {
     issue_from_registers(out.q, frag_s, storage_.smem_d_out.bytes);
     issue_from_registers(out.r, frag_ds, storage_.smem_u.bytes);
     ptx::wgmma_commit_group();
-    ptx::bar_warp_sync();
-    // Behind products with operands in registers only arithmetic runs at once.
+    // Loads and stores would wait for products with operands in registers; arithmetic does not.
     gate.log2_decays(decays.g);
     ptx::pin_registers(decays.g);
     ptx::bar_warp_sync();
