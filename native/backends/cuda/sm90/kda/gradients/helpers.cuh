@@ -52,7 +52,8 @@ __device__ __forceinline__ void store_scalar(void* data, DType dtype, int64_t in
 // The sums over the block's own keys go to the place of the first warp's and to the cluster's other block, which has
 // the other 128 keys and sends its own. Two slots, since it may be a tile ahead.
 template <class Config>
-__device__ __forceinline__ void exchange_key_sums(KdaGradientsStorage<Config>& storage, const KdaTileWalk<Config>& walk) {
+__device__ __forceinline__ void exchange_key_sums(KdaGradientsStorage<Config>& storage,
+                                                  const KdaTileWalk<Config>& walk) {
   const uint32_t lane = threadIdx.x % kWarpThreads, slot = walk.scalar_slot(), other_block = 1 - blockIdx.x;
   uint64_t* const full = &storage.bar_other_sums_full[slot];
   if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, sizeof(storage.other_sums[slot]));

@@ -27,7 +27,7 @@ struct KdaGradientsStorage<KdaWideGradientsConfig<kGateKind, kGateDType>> : KdaS
 
   uint64_t bar_full[kNumKdaGradientsInputs], bar_empty[kNumKdaGradientsInputs];  // of k, q
   uint64_t bar_g_full[Config::kGateSlots], bar_g_empty[Config::kGateSlots];
-  uint64_t bar_values_full, bar_values_empty;                                    // a phase a part of the values
+  uint64_t bar_values_full, bar_values_empty;  // a phase a part of the values
   uint64_t bar_scores_full, bar_scores_empty;
   uint64_t bar_token_scalars_full[kKdaScalarSlots], bar_token_scalars_empty[kKdaScalarSlots];
   uint64_t bar_gate_scalars_full[kKdaScalarSlots], bar_gate_scalars_empty[kKdaScalarSlots];
