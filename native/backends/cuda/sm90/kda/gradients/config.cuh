@@ -34,6 +34,7 @@ struct KdaGradientsConfig {
   static constexpr bool kFloat32Gate = kGateType == DType::kFloat32;
   static constexpr int kGateBytes = static_cast<int>(dtype_bytes(kGateType));  // of an element
   static constexpr int kGateTileBytes = 64 * 128 * kGateBytes;
+  static constexpr int kGateSlots = kFloat32Gate ? 1 : 2;           // what there is room for
   static constexpr int kGatePanelColumns = kFloat32Gate ? 32 : 64;  // 128 bytes a row
   static constexpr int kGatePanels = 128 / kGatePanelColumns;
 

@@ -23,9 +23,10 @@ class KdaGradientsConsumer {
       if (t_.gate_scalars().rows < 64) clear_masked_rows(t_.gate_scalars().rows);
       t_.begin_phase();
       KdaStateGradients state;
-      KdaStateProducts<Config>(t_).run(state);
+      KdaDecays decays;
+      KdaStateProducts<Config>(t_).run(state, decays);
       KdaKeyGradients gradients;
-      add_pairs(state, gradients);
+      add_pairs(state, decays, gradients);
       t_.arrive_each(&storage_.bar_key_sums_full);
       t_.begin_phase();
       finish_gate(gradients);
@@ -43,7 +44,7 @@ class KdaGradientsConsumer {
     if constexpr (!Config::kWide) t_.wait(kKdaDOut);
     t_.wait(kKdaK);
     t_.wait(kKdaQ);
-    t_.wait(kKdaG);
+    t_.wait_g();
     ptx::mbarrier_wait(&storage_.bar_token_scalars_full[t_.walk.scalar_slot()], t_.walk.scalar_parity());
     const int thread = threadIdx.x % Config::kConsumerThreads;
     const auto clear = [&](uint8_t* tile, int panels) {
@@ -54,43 +55,36 @@ class KdaGradientsConsumer {
     if constexpr (!Config::kWide) clear(storage_.smem_d_out.bytes, 2);
     clear(storage_.smem_k.bytes, 2);
     clear(storage_.smem_q.bytes, 2);
-    clear(storage_.smem_g, Config::kGatePanels);
+    clear(storage_.smem_g[t_.walk.g_slot()], Config::kGatePanels);
     KdaTokenScalars& scalars = storage_.token_scalars[t_.walk.scalar_slot()];
     if (thread >= rows && thread < 64) scalars.q_norm[thread] = scalars.k_norm[thread] = scalars.beta[thread] = 0;
     ptx::fence_proxy_async();
     t_.sync_consumers();
   }
 
-  __device__ __forceinline__ void add_pairs(KdaStateGradients& state, KdaKeyGradients& gradients) {
+  __device__ __forceinline__ void add_pairs(KdaStateGradients& state, const KdaDecays& decays,
+                                            KdaKeyGradients& gradients) {
     t_.wait(kKdaK);
     t_.wait(kKdaQ);
-    t_.wait(kKdaG);
-    t_.begin_phase();
-    KdaDecays decays;
-    load_decays(t_, decays);
     t_.begin_phase();
     KdaPairs<Config>(t_).run(state, decays, gradients);
   }
 
   // dg: the reverse cumulative sum of dG; then through the gate, with the parts of dA_log and dt_bias.
   __device__ __forceinline__ void finish_gate(KdaKeyGradients& gradients) {
-    add_up_tokens<true>(t_.quad(), gradients.dg, gradients.d_last);
+    add_up_tokens<true, 32>(t_.quad(), gradients.dg, gradients.d_last);
     if (t_.gate_scalars().rows < 64) clear_masked_tokens<Config, 4>(t_, gradients.dg);
     const KdaGate<Config> gate(t_);
     const KdaGateTile<Config> tile(t_);
     float d_a_log = 0, d_bias[2] = {0, 0};
-    float x[2][8];  // the next block's is loaded ahead
-    tile.load(0, x[0]);
+    float dx[32];
+    load_gate_inputs(t_, dx);
+    gate.backward(dx, gradients.dg, d_a_log);
 #pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      float (&dx)[8] = x[block % 2];
-      if (block < 3) tile.load(block + 1, x[(block + 1) % 2]);
-      gate.backward(dx, gradients.dg + 8 * block, d_a_log);
+    for (int i = 0; i < 32; ++i) d_bias[kda_key_half(i)] += dx[i];
+    __syncwarp();
 #pragma unroll
-      for (int i = 0; i < 8; ++i) d_bias[kda_key_half(i)] += dx[i];
-      __syncwarp();
-      tile.store(block, dx);
-    }
+    for (int block = 0; block < 4; ++block) tile.store(block, dx + 8 * block);
     if constexpr (Config::kGate != ops::GateKind::kGiven) store_gate_parts(gate, d_a_log, d_bias);
     t_.arrive_each(&storage_.bar_dg_full);
   }

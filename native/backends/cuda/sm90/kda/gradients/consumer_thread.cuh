@@ -42,7 +42,7 @@ struct KdaConsumerThread {
   const KdaGradientsParams& params;
   const int warpgroup, warp;  // of its warpgroup
   int lane;
-  KdaTileWalk walk;
+  KdaTileWalk<Config> walk;
 
   __device__ __forceinline__ KdaConsumerThread(KdaGradientsStorage<Config>& storage_in,
                                                const KdaGradientsParams& params_in, int warpgroup_in, int warp_in)
@@ -72,6 +72,9 @@ struct KdaConsumerThread {
 
   __device__ __forceinline__ void wait(KdaGradientsInput input) const {
     ptx::mbarrier_wait(&storage.bar_full[input], walk.parity());
+  }
+  __device__ __forceinline__ void wait_g() const {
+    ptx::mbarrier_wait(&storage.bar_g_full[walk.g_slot()], walk.g_parity());
   }
   // Once a warp, when all of it has read or written.
   __device__ __forceinline__ void arrive(uint64_t* barrier) const {

@@ -20,24 +20,24 @@ class KdaGateTile {
  public:
   __device__ __forceinline__ explicit KdaGateTile(const KdaConsumerThread<Config>& thread) : t_(thread) {}
 
-  __device__ __forceinline__ void load(int block, float (&x)[8]) const {
+  __device__ __forceinline__ void load(int block, float* x) const {
     if constexpr (Config::kFloat32Gate) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] = ptx::ld_shared(float_address(block, i));
     } else {
       uint32_t fragment[4];
-      ptx::ldmatrix_x4_trans(t_.key_block(t_.storage.smem_g) + kda_block_step(block), fragment);
+      ptx::ldmatrix_x4_trans(t_.key_block(t_.storage.smem_g[t_.walk.g_slot()]) + kda_block_step(block), fragment);
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] = kda_element(fragment, i);
     }
   }
 
-  __device__ __forceinline__ void store(int block, const float (&x)[8]) const {
+  __device__ __forceinline__ void store(int block, const float* x) const {
     if constexpr (Config::kFloat32Gate) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) ptx::st_shared(float_address(block, i), x[i]);
     } else {
-      ptx::stmatrix_x4_trans(t_.key_block(t_.storage.smem_g) + kda_block_step(block),
+      ptx::stmatrix_x4_trans(t_.key_block(t_.storage.smem_g[t_.walk.g_slot()]) + kda_block_step(block),
                              ptx::cvt_pair<kKdaType>(x[0], x[1]), ptx::cvt_pair<kKdaType>(x[2], x[3]),
                              ptx::cvt_pair<kKdaType>(x[4], x[5]), ptx::cvt_pair<kKdaType>(x[6], x[7]));
     }
@@ -48,8 +48,8 @@ class KdaGateTile {
   // of the 16-byte unit, the next row (an odd one) bit 0.
   __device__ __forceinline__ uint32_t float_address(int block, int x) const {
     const int key = t_.key(), row = 2 * t_.quad();
-    uint32_t address = ptx::shared_address(t_.storage.smem_g) + (key >> 5) * kKdaPanelBytes + row * kPanelRowBytes +
-                       (((key >> 2 & 7) ^ row) << 4) + (key & 3) * sizeof(float);
+    uint32_t address = ptx::shared_address(t_.storage.smem_g[t_.walk.g_slot()]) + (key >> 5) * kKdaPanelBytes +
+                       row * kPanelRowBytes + (((key >> 2 & 7) ^ row) << 4) + (key & 3) * sizeof(float);
     if (x & 1) address = (address + kPanelRowBytes) ^ 16;
     if (kda_key_half(x)) address ^= 32;
     return address + kda_block_step(block) + (x >> 2) * 8 * kPanelRowBytes;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void clear_masked_tokens(const KdaConsumerThread<Conf
 // Inclusive sums over the tokens of some blocks, or from the end backwards, beginning with `sums`: in a row of 8 tokens
 // along the quad, from row to row in a register. All exchanges of a kind together, since each takes long.
 template <bool kBackwards, int kElements>
-__device__ __forceinline__ void add_up_tokens(int quad, float (&values)[kElements], float (&sums)[2]) {
+__device__ __forceinline__ void add_up_tokens(int quad, float* values, float (&sums)[2]) {
   constexpr int kPairs = kElements / 2;
   float neighbour[kPairs], others[kPairs];
 #pragma unroll
@@ -97,21 +97,18 @@ __device__ __forceinline__ void add_up_tokens(int quad, float (&values)[kElement
 }
 
 template <class Config>
-__device__ __forceinline__ void load_log2_decays(const KdaConsumerThread<Config>& t, int block, float* g) {
-  float x[8];
-  KdaGateTile<Config>(t).load(block, x);
-  KdaGate<Config>(t).log2_decays(x, g);
+__device__ __forceinline__ void load_gate_inputs(const KdaConsumerThread<Config>& t, float (&x)[32]) {
+#pragma unroll
+  for (int block = 0; block < 4; ++block) KdaGateTile<Config>(t).load(block, x + 8 * block);
 }
 
+// From the log decays, in base 2, to their sums.
 template <class Config>
-__device__ __forceinline__ void load_decays(const KdaConsumerThread<Config>& t, KdaDecays& decays) {
-#pragma unroll
-  for (int block = 0; block < 4; ++block) {
-    load_log2_decays(t, block, decays.g + 8 * block);
-  }
+__device__ __forceinline__ void finish_decays(const KdaConsumerThread<Config>& t, KdaDecays& decays) {
   if (t.gate_scalars().rows < 64) clear_masked_tokens<Config, 4>(t, decays.g);
   decays.last[0] = decays.last[1] = 0;
-  add_up_tokens<false>(t.quad(), decays.g, decays.last);
+  add_up_tokens<false, 16>(t.quad(), decays.g, decays.last);
+  add_up_tokens<false, 16>(t.quad(), decays.g + 16, decays.last);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -119,6 +116,14 @@ __device__ __forceinline__ void load_decays(const KdaConsumerThread<Config>& t, 
       decays.first[block][half] = __shfl_sync(~0u, decays.g[8 * block + 2 * half], 0, 4) - kKdaReferenceShift;
     }
   }
+}
+
+template <class Config>
+__device__ __forceinline__ void load_decays(const KdaConsumerThread<Config>& t, KdaDecays& decays) {
+  t.wait_g();
+  load_gate_inputs(t, decays.g);
+  KdaGate<Config>(t).log2_decays(decays.g);
+  finish_decays(t, decays);
 }
 
 }  // namespace warpgrad::cuda::sm90

@@ -20,60 +20,42 @@ class KdaGate {
     for (int half = 0; half < 2; ++half) bias_[half] = thread.gate_scalars().bias[thread.key() + 8 * half] * factor_;
   }
 
-  // log2(e) g
-  __device__ __forceinline__ void log2_decays(const float (&x)[8], float* g) const {
+  // x becomes log2(e) g
+  template <int kElements>
+  __device__ __forceinline__ void log2_decays(float (&x)[kElements]) const {
     if constexpr (Config::kGate == ops::GateKind::kGiven) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) g[i] = x[i] * kLog2E;
+      for (int i = 0; i < kElements; ++i) x[i] *= kLog2E;
     } else if constexpr (Config::kGate == ops::GateKind::kSoftplus) {
-      float z[8], e[8], softplus[8];
-      load_exponentials(x, z, e);
-      log2_softplus(z, e, softplus);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) g[i] = -a_ * softplus[i];
+      for (int part = 0; part < kElements; part += kPart<kElements>) {
+        float z[kPart<kElements>], e[kPart<kElements>];
+        load_exponentials(x + part, z, e);
+        log2_softplus(z, e, x + part);
+#pragma unroll
+        for (int i = part; i < part + kPart<kElements>; ++i) x[i] *= -a_;
+      }
     } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) g[i] = ptx::ex2_approx(-argument(x, i));
+      for (int i = 0; i < kElements; ++i) x[i] = ptx::ex2_approx(-argument(x, i));
 #pragma unroll
-      for (int i = 0; i < 8; ++i) g[i] = ptx::rcp_approx(1 + g[i]);
+      for (int i = 0; i < kElements; ++i) x[i] = ptx::rcp_approx(1 + x[i]);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) g[i] *= lower_bound_ * kLog2E;
+      for (int i = 0; i < kElements; ++i) x[i] *= lower_bound_ * kLog2E;
     }
     if constexpr (Config::kAnyDecay) {  // a select, which keeps NaN
 #pragma unroll
-      for (int i = 0; i < 8; ++i) g[i] = g[i] < -kKdaMaxTokenDecay ? -kKdaMaxTokenDecay : g[i];
+      for (int i = 0; i < kElements; ++i) x[i] = x[i] < -kKdaMaxTokenDecay ? -kKdaMaxTokenDecay : x[i];
     }
   }
 
   // x becomes dx, from dg; adds to the part of dA_log, without d_a_log_factor(). A gate at its limit has no gradient,
   // however infinite its other factor is. Where nothing passes, what there is of dg is rounding.
-  __device__ __forceinline__ void backward(float (&x)[8], const float* dg, float& d_a_log) const {
-    if constexpr (Config::kGate == ops::GateKind::kGiven) {
+  template <int kElements>
+  __device__ __forceinline__ void backward(float (&x)[kElements], const float (&dg)[kElements], float& d_a_log) const {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = x[i] * kLog2E <= -kKdaMaxTokenDecay ? 0 : dg[i];
-    } else if constexpr (Config::kGate == ops::GateKind::kSoftplus) {
-      float z[8], e[8], softplus[8];
-      load_exponentials(x, z, e);
-      log2_softplus(z, e, softplus);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = ptx::rcp_approx(1 + e[i]);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float sigmoid = z[i] < 0 ? e[i] * x[i] : x[i];
-        const float passed = a_ * softplus[i] >= kKdaMaxTokenDecay ? 0 : dg[i];
-        x[i] = -a_ * sigmoid * passed;
-        d_a_log = fmaf(fminf(softplus[i], kLarge), passed, d_a_log);
-      }
-    } else {
-      float z[8], e[8];
-      load_exponentials(x, z, e);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = ptx::rcp_approx(1 + e[i]);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {  // lb a s (1 - s) dg
-        x[i] = x[i] * x[i] * (e[i] * (lower_bound_ * a_ * dg[i]));
-        d_a_log = fmaf(x[i], fmaxf(fminf(z[i], kLarge), -kLarge), d_a_log);
-      }
+    for (int part = 0; part < kElements; part += kPart<kElements>) {
+      backward_part<kPart<kElements>>(x + part, dg + part, d_a_log);
     }
   }
 
@@ -85,25 +67,62 @@ class KdaGate {
  private:
   static constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
   static constexpr float kLarge = 1e30f;  // times 0 it is 0
+  template <int kElements>
+  static constexpr int kPart = kElements < 16 ? kElements : 16;  // elements side by side
+
+  template <int kCount>
+  __device__ __forceinline__ void backward_part(float* x, const float* dg, float& d_a_log) const {
+    if constexpr (Config::kGate == ops::GateKind::kGiven) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) x[i] = x[i] * kLog2E <= -kKdaMaxTokenDecay ? 0 : dg[i];
+    } else if constexpr (Config::kGate == ops::GateKind::kSoftplus) {
+      float z[kCount], e[kCount], softplus[kCount];
+      load_exponentials(x, z, e);
+      log2_softplus(z, e, softplus);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) x[i] = ptx::rcp_approx(1 + e[i]);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float sigmoid = z[i] < 0 ? e[i] * x[i] : x[i];
+        const float passed = a_ * softplus[i] >= kKdaMaxTokenDecay ? 0 : dg[i];
+        x[i] = -a_ * sigmoid * passed;
+        d_a_log = fmaf(fminf(softplus[i], kLarge), passed, d_a_log);
+      }
+    } else {
+      float z[kCount], e[kCount];
+      load_exponentials(x, z, e);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) x[i] = ptx::rcp_approx(1 + e[i]);
+      // lb a s (1 - s) dg
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) e[i] *= lower_bound_ * a_ * dg[i];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) x[i] *= x[i] * e[i];
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) d_a_log = fmaf(x[i], fmaxf(fminf(z[i], kLarge), -kLarge), d_a_log);
+    }
+  }
 
   // (x + bias) log2(e), times a for the bounded gate
-  __device__ __forceinline__ float argument(const float (&x)[8], int i) const {
+  __device__ __forceinline__ float argument(const float* x, int i) const {
     return fmaf(x[i], factor_, bias_[kda_key_half(i)]);
   }
   // The arguments z, and 2^-|z|.
-  __device__ __forceinline__ void load_exponentials(const float (&x)[8], float (&z)[8], float (&e)[8]) const {
+  template <int kCount>
+  __device__ __forceinline__ void load_exponentials(const float* x, float (&z)[kCount], float (&e)[kCount]) const {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      z[i] = argument(x, i);
-      e[i] = ptx::ex2_approx(-fabsf(z[i]));
-    }
+    for (int i = 0; i < kCount; ++i) z[i] = argument(x, i);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) e[i] = ptx::ex2_approx(-fabsf(z[i]));
   }
   // log2(1 + 2^z)
-  __device__ __forceinline__ static void log2_softplus(const float (&z)[8], const float (&e)[8], float (&softplus)[8]) {
+  template <int kCount>
+  __device__ __forceinline__ static void log2_softplus(const float (&z)[kCount], const float (&e)[kCount],
+                                                       float* softplus) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) softplus[i] = ptx::lg2_approx(1 + e[i]);
+    for (int i = 0; i < kCount; ++i) softplus[i] = ptx::lg2_approx(1 + e[i]);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       const float series = e[i] * fmaf(e[i], -0.5f * kLog2E, kLog2E);
       softplus[i] = fmaxf(z[i], 0) + (e[i] < 0.001f ? series : softplus[i]);
     }

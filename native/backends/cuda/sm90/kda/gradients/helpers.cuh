@@ -19,7 +19,7 @@ template <class Config>
 __device__ __forceinline__ void load_gate_scalars(KdaGradientsStorage<Config>& storage,
                                                   const KdaGradientsParams& params) {
   const int lane = threadIdx.x % kWarpThreads;
-  for (KdaTileWalk walk; walk.tile < params.num_tiles; walk.advance()) {
+  for (KdaTileWalk<Config> walk; walk.tile < params.num_tiles; walk.advance()) {
     const int head = walk.tile % params.value_heads;
     const float a = params.a_log ? __expf(params.a_log[head]) : 1;
     const int rows = params.chunks[walk.tile / params.value_heads].rows;
@@ -52,7 +52,8 @@ __device__ __forceinline__ void store_scalar(void* data, DType dtype, int64_t in
 // The sums over the block's own keys go to the place of the first warp's and to the cluster's other block, which has
 // the other 128 keys and sends its own. Two slots, since it may be a tile ahead.
 template <class Config>
-__device__ __forceinline__ void exchange_key_sums(KdaGradientsStorage<Config>& storage, const KdaTileWalk& walk) {
+__device__ __forceinline__ void exchange_key_sums(KdaGradientsStorage<Config>& storage,
+                                                  const KdaTileWalk<Config>& walk) {
   const uint32_t lane = threadIdx.x % kWarpThreads, slot = walk.scalar_slot(), other_block = 1 - blockIdx.x;
   uint64_t* const full = &storage.bar_other_sums_full[slot];
   if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, sizeof(storage.other_sums[slot]));
@@ -74,7 +75,7 @@ __device__ __forceinline__ void exchange_key_sums(KdaGradientsStorage<Config>& s
 template <class Config>
 __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage, const KdaGradientsParams& params) {
   const int lane = threadIdx.x % kWarpThreads;
-  for (KdaTileWalk walk; walk.tile < params.num_tiles; walk.advance()) {
+  for (KdaTileWalk<Config> walk; walk.tile < params.num_tiles; walk.advance()) {
     const int head = walk.tile % params.value_heads;
     const KdaChunk chunk = params.chunks[walk.tile / params.value_heads];
     const uint32_t slot = walk.scalar_slot();
@@ -140,18 +141,18 @@ class KdaGradientsStorer {
       if constexpr (!Config::kWide) {
         ptx::mbarrier_sleep(&storage_.bar_dv_full, walk_.parity());
         store<2, 64, 2>(storage_.smem_v.bytes, params_.tensor_map_dv, params_.dv, params_.value_dim);
-        release(kKdaV);
+        release(&storage_.bar_empty[kKdaV]);
       }
       ptx::mbarrier_sleep(&storage_.bar_dg_full, walk_.parity());
       store<Config::kGatePanels, Config::kGatePanelColumns, Config::kGateBytes>(
-          storage_.smem_g, params_.tensor_map_dg, params_.dg, params_.key_dim, first_key_);
+          storage_.smem_g[walk_.g_slot()], params_.tensor_map_dg, params_.dg, params_.key_dim, first_key_);
       store_d_a_log();
-      release(kKdaG);
+      release(&storage_.bar_g_empty[walk_.g_slot()]);
       ptx::mbarrier_sleep(&storage_.bar_dqk_full, walk_.parity());
       store<2, 64, 2>(storage_.smem_q.bytes, params_.tensor_map_dq, params_.dq, params_.key_dim, first_key_);
       store<2, 64, 2>(storage_.smem_k.bytes, params_.tensor_map_dk, params_.dk, params_.key_dim, first_key_);
-      release(kKdaK);
-      release(kKdaQ);
+      release(&storage_.bar_empty[kKdaK]);
+      release(&storage_.bar_empty[kKdaQ]);
     }
     if (lane_ == 0) ptx::bulk_wait_group<0>();
   }
@@ -186,11 +187,11 @@ class KdaGradientsStorer {
   }
 
   // Gives a slot back once its content has been read.
-  __device__ __forceinline__ void release(KdaGradientsInput input) {
+  __device__ __forceinline__ void release(uint64_t* empty) {
     __syncwarp();
     if (lane_ != 0) return;
     ptx::bulk_wait_group_read<0>();
-    ptx::mbarrier_arrive(&storage_.bar_empty[input]);
+    ptx::mbarrier_arrive(empty);
   }
 
   __device__ __forceinline__ void store_d_a_log() {
@@ -204,7 +205,7 @@ class KdaGradientsStorer {
   const KdaGradientsParams& params_;
   const int lane_;
   const int first_key_ = kda_first_key<Config>();
-  KdaTileWalk walk_;
+  KdaTileWalk<Config> walk_;
 };
 
 }  // namespace warpgrad::cuda::sm90

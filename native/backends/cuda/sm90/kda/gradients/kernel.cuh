@@ -6,10 +6,14 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// Of the scalars and sums; the last to be initialised.
+// Of g, the scalars and sums; the last to be initialised.
 template <class Config>
 __device__ __forceinline__ void init_sum_barriers(KdaGradientsStorage<Config>& storage) {
   constexpr int kThreads = Config::kConsumerThreads;
+  for (int i = 0; i < Config::kGateSlots; ++i) {
+    ptx::mbarrier_init(&storage.bar_g_full[i], 1);
+    ptx::mbarrier_init(&storage.bar_g_empty[i], 1);
+  }
   for (int i = 0; i < kKdaScalarSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_token_scalars_full[i], 1);
     ptx::mbarrier_init(&storage.bar_token_scalars_empty[i], kThreads + kWarpThreads);
@@ -28,7 +32,7 @@ __device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& stora
   // Slots of the copy engine are given back once a warp; the other barriers count threads.
   constexpr int kConsumers = Config::kConsumerWarps;
   for (int i = 0; i < kNumKdaGradientsInputs; ++i) {
-    const bool freed_by_storer = i == kKdaV || i == kKdaK || i == kKdaQ || i == kKdaG;
+    const bool freed_by_storer = i == kKdaV || i == kKdaK || i == kKdaQ;
     ptx::mbarrier_init(&storage.bar_full[i], 1);
     ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? 1 : kConsumers);
   }

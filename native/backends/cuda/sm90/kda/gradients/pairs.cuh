@@ -114,6 +114,8 @@ class KdaPairs {
     }
   }
 
+  __device__ __forceinline__ bool is_steep(int block) const { return Config::kAnyDecay && (steep_ >> block & 1); }
+
   // Whether one of the warp's keys decays too much between the first and the last row of the block. NaN does not.
   __device__ __forceinline__ bool find_steep(int block, const KdaDecays& decays) {
     if constexpr (!Config::kAnyDecay) return false;
@@ -184,32 +186,41 @@ class KdaPairs {
     t_.store_key_sums(kKdaSumQ, block, sum_q);
   }
 
-  // dk- of block b = 2^(first[b] - G) (D_b + to_next[b] (D_(b+1) + ...)), D_i the sums over the rows of block i.
+  // dk- of block b = 2^(first[b] - G) (D_b + to_next[b] (D_(b+1) + ...)), D_i the sums over the rows of block i. All
+  // columns of a block of rows side by side.
   __device__ __forceinline__ void add_columns(KdaKeyGradients& out) {
+    float sums[32] = {};
+    uint32_t pair[2][4];
+    load_pair<true>(0, 3, 3, pair[0]);
 #pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      const bool steep = Config::kAnyDecay && (steep_ >> block & 1);
-      uint32_t frag_k[4], pair[2][4];
-      float k_norm[4], sums[8] = {};
-      load_pair<true>(0, 3, block, pair[0]);
-      ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_k.bytes) + kda_block_step(block), frag_k);
-      t_.load_tokens(t_.token_scalars().k_norm, block, k_norm);
+    for (int i = 3; i >= 0; --i) {
+      uint32_t frag_k[4];
+      float k_norm[4];
+      ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_k.bytes) + kda_block_step(i), frag_k);
+      t_.load_tokens(t_.token_scalars().k_norm, i, k_norm);
 #pragma unroll
-      for (int n = 0; n < 2 * (4 - block); ++n) {
-        const int i = 3 - n / 2;
-        if (n + 1 < 2 * (4 - block)) load_pair<true>((n + 1) % 2, 3 - (n + 1) / 2, block, pair[(n + 1) % 2]);
-        if (i == block && steep) continue;
-        multiply_block(sums, (n % 2 ? frag_beta_k_ : frag_q_) + 4 * i, pair[n % 2]);
-        // A steep block's columns are relative to the block after it.
-        if (n % 2 == 0 || i == block || (i == block + 1 && steep)) continue;
-#pragma unroll
-        for (int x = 0; x < 8; ++x) sums[x] *= to_next_[i > 0 ? i - 1 : 0][kda_key_half(x)];
+      for (int n = 0; n < 2 * (i + 1); ++n) {  // dAqk, dA of each block of columns; the next is loaded ahead
+        const int block = i - n / 2;
+        if (n + 1 < 2 * (i + 1)) {
+          load_pair<true>((n + 1) % 2, i, i - (n + 1) / 2, pair[(n + 1) % 2]);
+        } else if (i > 0) {
+          load_pair<true>(0, i - 1, i - 1, pair[0]);
+        }
+        if (i == block && is_steep(block)) continue;
+        multiply_block(sums + 8 * block, (n % 2 ? frag_beta_k_ : frag_q_) + 4 * i, pair[n % 2]);
       }
-      finish_columns(block, sums, frag_k, k_norm, out);
+      finish_columns(i, sums + 8 * i, frag_k, k_norm, out);
+#pragma unroll
+      for (int block = 0; block < i; ++block) {
+        // A steep block's columns are relative to the block after it.
+        if (block == i - 1 && is_steep(block)) continue;
+#pragma unroll
+        for (int x = 0; x < 8; ++x) sums[8 * block + x] *= to_next_[i > 0 ? i - 1 : 0][kda_key_half(x)];
+      }
     }
   }
 
-  __device__ __forceinline__ void finish_columns(int block, const float (&sums)[8], const uint32_t (&frag_k)[4],
+  __device__ __forceinline__ void finish_columns(int block, const float* sums, const uint32_t (&frag_k)[4],
                                                  const float (&k_norm)[4], KdaKeyGradients& out) {
     float sum_k[4] = {};
 #pragma unroll

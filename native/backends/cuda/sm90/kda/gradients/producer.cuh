@@ -30,10 +30,9 @@ class KdaGradientsProducer {
       load_image(kKdaDU, storage_.smem_du.bytes, params_.du, kda_u_bytes(params_.record.value_panels));
       load_image(kKdaU, storage_.smem_u.bytes, params_.u, kda_u_bytes(params_.record.value_panels));
       load_tokens(kKdaDOut, storage_.smem_d_out.bytes, params_.tensor_map_d_out, head, chunk);
+      load_g(head, chunk);
       load_tokens(kKdaK, storage_.smem_k.bytes, params_.tensor_map_k, qk_head, chunk);
       load_tokens(kKdaQ, storage_.smem_q.bytes, params_.tensor_map_q, qk_head, chunk);
-      load_panels<Config::kGatePanels, Config::kGatePanelColumns>(kKdaG, storage_.smem_g, params_.tensor_map_g, head,
-                                                                  chunk);
     }
   }
 
@@ -63,12 +62,21 @@ class KdaGradientsProducer {
 
   __device__ __forceinline__ void load_tokens(KdaGradientsInput input, uint8_t* smem, const CUtensorMap& map, int head,
                                               const KdaChunk& chunk) {
-    load_panels<2, 64>(input, smem, map, head, chunk);
+    load_panels<2, 64>(begin(input, 2 * kKdaPanelBytes), smem, map, head, chunk);
   }
+
+  __device__ __forceinline__ void load_g(int head, const KdaChunk& chunk) {
+    const uint32_t slot = walk_.g_slot();
+    ptx::mbarrier_sleep(&storage_.bar_g_empty[slot], walk_.g_parity() ^ 1);
+    uint64_t* full = &storage_.bar_g_full[slot];
+    ptx::mbarrier_arrive_expect_tx(full, Config::kGateTileBytes);
+    load_panels<Config::kGatePanels, Config::kGatePanelColumns>(full, storage_.smem_g[slot], params_.tensor_map_g, head,
+                                                                chunk);
+  }
+
   template <int kPanels, int kColumns>
-  __device__ __forceinline__ void load_panels(KdaGradientsInput input, uint8_t* smem, const CUtensorMap& map, int head,
+  __device__ __forceinline__ void load_panels(uint64_t* full, uint8_t* smem, const CUtensorMap& map, int head,
                                               const KdaChunk& chunk) {
-    uint64_t* full = begin(input, kPanels * kKdaPanelBytes);
     for (int i = 0; i < kPanels; ++i) {
       ptx::tensor_load(smem + i * kKdaPanelBytes, map,
                        {kda_first_key<Config>() + i * kColumns, chunk.token, head, chunk.batch}, full);
@@ -88,7 +96,7 @@ class KdaGradientsProducer {
 
   KdaGradientsStorage<Config>& storage_;
   const KdaGradientsParams& params_;
-  KdaTileWalk walk_;
+  KdaTileWalk<Config> walk_;
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backends/cuda/sm90/kda/gradients/consumer_thread.cuh"
+#include "backends/cuda/sm90/kda/gradients/decays.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -17,7 +18,7 @@ class KdaStateProducts {
   __device__ __forceinline__ explicit KdaStateProducts(const KdaConsumerThread<Config>& thread)
       : t_(thread), storage_(thread.storage) {}
 
-  __device__ __forceinline__ void run(KdaStateGradients& out) {
+  __device__ __forceinline__ void run(KdaStateGradients& out, KdaDecays& decays) {
     uint32_t frag_s[32], frag_ds[32];  // A operands, [key][value]
     float accum[32];
     issue_dy(accum);
@@ -27,30 +28,42 @@ class KdaStateProducts {
     t_.release(kKdaState);
     t_.release(kKdaDState);
     sum_s_ds(frag_s, frag_ds, out.s_ds);
+    t_.wait_g();
+    const KdaGate<Config> gate(t_);
+    load_gate_inputs(t_, decays.g);
+    ptx::pin_registers(decays.g);
     t_.wait(kKdaDOut);
     t_.wait(kKdaU);
     issue_from_registers(out.q, frag_s, storage_.smem_d_out.bytes);
+    issue_from_registers(out.r, frag_ds, storage_.smem_u.bytes);
     ptx::wgmma_commit_group();
+    // Loads and stores would wait for products with operands in registers; arithmetic does not.
+    gate.log2_decays(decays.g);
+    ptx::pin_registers(decays.g);
     ptx::bar_warp_sync();
     finish_dy(accum);
 
     t_.sync_consumers();
-    issue_scores(accum);
-    ptx::wgmma_commit_group();
-    issue_from_registers(out.m, frag_s, storage_.smem_du.bytes);
-    issue_from_registers(out.r, frag_ds, storage_.smem_u.bytes);
-    ptx::wgmma_commit_group();
-    ptx::bar_warp_sync();
-    finish_scores(accum);
-
-    t_.sync_consumers();
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(out.q);
-    ptx::pin_registers(out.m);
     ptx::pin_registers(out.r);
+    ptx::pin_registers(frag_ds);
+    issue_scores(accum);
+    ptx::wgmma_commit_group();
+    finish_decays(t_, decays);
+    ptx::bar_warp_sync();
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(accum);
+    issue_from_registers(out.m, frag_s, storage_.smem_du.bytes);
+    ptx::wgmma_commit_group();
+    finish_scores(accum);
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(out.m);
+    ptx::pin_registers(frag_s);
     t_.release(kKdaDU);
     t_.release(kKdaU);
     t_.release(kKdaDOut);
+    t_.sync_consumers();
   }
 
  protected:
@@ -161,8 +174,6 @@ class KdaStateProducts {
 
   // Blocks above the diagonal are never read. The diagonal of dAqk is kept apart, in float32.
   __device__ __forceinline__ void finish_scores(float (&accum)[32]) {
-    ptx::wgmma_wait_group<1>();
-    ptx::pin_registers(accum);
     const bool is_d_aqk = t_.warpgroup == 1;
     const float factor = is_d_aqk ? t_.params.scale : -1;
     const uint8_t* tile = is_d_aqk ? storage_.smem_d_aqk.bytes : storage_.smem_da.bytes;

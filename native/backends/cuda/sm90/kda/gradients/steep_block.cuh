@@ -17,9 +17,10 @@ class KdaSteepBlock {
 
   __device__ __forceinline__ void run(KdaKeyGradients& out) {
     float g[8], last[2] = {0, 0};
-    load_log2_decays(t_, block_, g);
+    KdaGateTile<Config>(t_).load(block_, g);
+    KdaGate<Config>(t_).log2_decays(g);
     if (t_.gate_scalars().rows < 64) clear_masked_tokens<Config, 1>(t_, g, block_);
-    add_up_tokens<false>(t_.quad(), g, last);
+    add_up_tokens<false, 8>(t_.quad(), g, last);
     KdaRawBlockRows raw;
     raw.load(t_, block_);
     raw.apply_norms(rows_);

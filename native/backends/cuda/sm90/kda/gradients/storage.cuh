@@ -12,8 +12,8 @@ using KdaTokenTile = SwizzledTile<64, 128>;  // [token][key or value]
 using KdaScoreTile = SwizzledTile<64, 64>;   // [token][token]
 using KdaStateTile = SwizzledTile<64, 128>;  // [value][key], one of two value panels
 
-// What is loaded for a tile, each with one slot and its own barriers. The gradient of the same shape goes out by the
-// slot of v, q, k or g.
+// What is loaded for a tile, each with one slot and its own barriers; g may have two slots. The gradient of the same
+// shape goes out by the slot of v, q, k or g.
 enum KdaGradientsInput : int {
   kKdaT,
   kKdaV,
@@ -24,7 +24,6 @@ enum KdaGradientsInput : int {
   kKdaDState,
   kKdaK,
   kKdaQ,
-  kKdaG,
   kNumKdaGradientsInputs,
 };
 
@@ -55,7 +54,7 @@ struct KdaGradientsStorage {
   SmemTile<KdaTokenTile> smem_v, smem_du, smem_u, smem_d_out;  // dU becomes dY, v becomes dv
   SmemTile<KdaStateTile> smem_state[2], smem_d_state[2];
   SmemTile<KdaTokenTile> smem_k, smem_q;
-  alignas(kSwizzleAtomBytes) uint8_t smem_g[Config::kGateTileBytes];
+  alignas(kSwizzleAtomBytes) uint8_t smem_g[Config::kGateSlots][Config::kGateTileBytes];
   SmemTile<KdaScoreTile> smem_da, smem_d_aqk;
 
   alignas(16) float key_sums[kNumKdaKeySums][Config::kConsumerWarps][64];
@@ -67,6 +66,7 @@ struct KdaGradientsStorage {
   alignas(16) KdaGateScalars gate_scalars[kKdaScalarSlots];
 
   uint64_t bar_full[kNumKdaGradientsInputs], bar_empty[kNumKdaGradientsInputs];
+  uint64_t bar_g_full[Config::kGateSlots], bar_g_empty[Config::kGateSlots];
   uint64_t bar_token_scalars_full[kKdaScalarSlots], bar_token_scalars_empty[kKdaScalarSlots];
   uint64_t bar_gate_scalars_full[kKdaScalarSlots], bar_gate_scalars_empty[kKdaScalarSlots];
   uint64_t bar_dv_full, bar_dg_full, bar_dqk_full;  // for the storer
@@ -86,6 +86,7 @@ __device__ __forceinline__ int kda_first_key() {
 }
 
 // The walk of every role over its block's tiles. The grid has the 128-key parts of a tile in x, tiles in y.
+template <class Config>
 struct KdaTileWalk {
   int tile;        // chunk x value heads + head
   uint32_t count;  // of tiles before it
@@ -96,6 +97,8 @@ struct KdaTileWalk {
     ++count;
   }
   __device__ __forceinline__ uint32_t parity() const { return count & 1; }
+  __device__ __forceinline__ uint32_t g_slot() const { return count % Config::kGateSlots; }
+  __device__ __forceinline__ uint32_t g_parity() const { return count / Config::kGateSlots & 1; }
   __device__ __forceinline__ uint32_t scalar_slot() const { return count % kKdaScalarSlots; }
   __device__ __forceinline__ uint32_t scalar_parity() const { return count / kKdaScalarSlots & 1; }
 };

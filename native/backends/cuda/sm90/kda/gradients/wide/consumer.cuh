@@ -67,8 +67,10 @@ class KdaWideGradientsConsumer : KdaGradientsConsumer<Config> {
     KdaStateGradients state;
     KdaWideStateProducts<Config>(t).run(state);
     ptx::mbarrier_wait(&storage.bar_scores_full, t.walk.parity());
+    KdaDecays decays;
+    load_decays(t, decays);
     KdaKeyGradients gradients;
-    this->add_pairs(state, gradients);
+    this->add_pairs(state, decays, gradients);
     t.arrive_each(&storage.bar_scores_empty);
     t.arrive_each(&storage.bar_key_sums_full);
     t.begin_phase();

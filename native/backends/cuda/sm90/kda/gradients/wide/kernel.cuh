@@ -9,7 +9,7 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 __device__ __forceinline__ void init_wide_barriers(KdaGradientsStorage<Config>& storage) {
-  for (int input : {kKdaK, kKdaQ, kKdaG}) {
+  for (int input : {kKdaK, kKdaQ}) {
     ptx::mbarrier_init(&storage.bar_full[input], 1);
     ptx::mbarrier_init(&storage.bar_empty[input], 1);
   }

@@ -24,8 +24,7 @@ class KdaWideGradientsProducer : KdaGradientsProducer<Config> {
       // Ahead of what is left of the values: the rows of a ragged chunk are masked first.
       this->load_tokens(kKdaK, storage.smem_k.bytes, params.tensor_map_k, qk_head, chunk);
       this->load_tokens(kKdaQ, storage.smem_q.bytes, params.tensor_map_q, qk_head, chunk);
-      this->template load_panels<Config::kGatePanels, Config::kGatePanelColumns>(kKdaG, storage.smem_g,
-                                                                                 params.tensor_map_g, head, chunk);
+      this->load_g(head, chunk);
       load_scores();
       for (int part = 1; part < params.value_parts; ++part) load_values(part, head, chunk);
     }

@@ -16,7 +16,7 @@ struct KdaGradientsStorage<KdaWideGradientsConfig<kGateKind, kGateDType>> : KdaS
   SmemTile<KdaTokenTile> smem_dy, smem_u, smem_d_out;
 
   SmemTile<KdaTokenTile> smem_k, smem_q;
-  alignas(kSwizzleAtomBytes) uint8_t smem_g[Config::kGateTileBytes];
+  alignas(kSwizzleAtomBytes) uint8_t smem_g[Config::kGateSlots][Config::kGateTileBytes];
 
   alignas(16) float key_sums[kNumKdaKeySums][Config::kConsumerWarps][64];
   float other_sums[kKdaScalarSlots][kNumKdaKeySums][64];  // of the other block of the cluster
@@ -25,8 +25,9 @@ struct KdaGradientsStorage<KdaWideGradientsConfig<kGateKind, kGateDType>> : KdaS
   alignas(16) KdaTokenScalars token_scalars[kKdaScalarSlots];
   alignas(16) KdaGateScalars gate_scalars[kKdaScalarSlots];
 
-  uint64_t bar_full[kNumKdaGradientsInputs], bar_empty[kNumKdaGradientsInputs];  // of k, q, g
-  uint64_t bar_values_full, bar_values_empty;                                    // a phase a part of the values
+  uint64_t bar_full[kNumKdaGradientsInputs], bar_empty[kNumKdaGradientsInputs];  // of k, q
+  uint64_t bar_g_full[Config::kGateSlots], bar_g_empty[Config::kGateSlots];
+  uint64_t bar_values_full, bar_values_empty;  // a phase a part of the values
   uint64_t bar_scores_full, bar_scores_empty;
   uint64_t bar_token_scalars_full[kKdaScalarSlots], bar_token_scalars_empty[kKdaScalarSlots];
   uint64_t bar_gate_scalars_full[kKdaScalarSlots], bar_gate_scalars_empty[kKdaScalarSlots];
