@@ -41,7 +41,7 @@ class KdaWideStateProducts : KdaStateProducts<Config> {
     ptx::pin_registers(out.m);
     ptx::pin_registers(out.r);
     ptx::bar_warp_sync();
-    this->t_.arrive(&storage.bar_values_empty);
+    this->t_.arrive_each(&storage.bar_values_empty);
   }
 };
 

@@ -14,7 +14,7 @@ __device__ __forceinline__ void init_wide_barriers(KdaGradientsStorage<Config>& 
     ptx::mbarrier_init(&storage.bar_empty[input], 1);
   }
   ptx::mbarrier_init(&storage.bar_values_full, 1);
-  ptx::mbarrier_init(&storage.bar_values_empty, Config::kConsumerWarps);
+  ptx::mbarrier_init(&storage.bar_values_empty, Config::kConsumerThreads);
   ptx::mbarrier_init(&storage.bar_scores_full, 1);
   ptx::mbarrier_init(&storage.bar_scores_empty, Config::kConsumerThreads + kWarpThreads);
   for (uint64_t& barrier : storage.bar_other_sums_full) ptx::mbarrier_init(&barrier, 1);
