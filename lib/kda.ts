@@ -42,10 +42,7 @@ export interface KdaForwardOptions {
   allowNegEigval?: boolean | undefined;
   /** Layout of states: 'kv' is [N, HV, K, V], 'vk' is [N, HV, V, K]. Default: 'kv'. */
   stateLayout?: 'kv' | 'vk' | undefined;
-  /**
-   * Bits of a sequence's results do not depend on what else is in the call. So it is without this, too, but on a GPU for
-   * long sequences of few heads, which are cut into segments where that leaves fewer multiprocessors idle.
-   */
+  /** Bits of results don't depend on what else is in the call; else they may on a GPU, for long sequences of few heads. */
   batchInvariant?: boolean | undefined;
   /** Keep what the backward would otherwise compute again: faster and larger. */
   saveIntermediates?: boolean | undefined;
@@ -211,11 +208,7 @@ function checkProblem(
   const sequences = cuSeqlens ? cuSeqlens.length - 1 : batch;
   const stateShape = Object.freeze([sequences, headsV, vk ? valueDim : keyDim, vk ? keyDim : valueDim]);
   const { aLog, dtBias, kind, lowerBound } = checkGate(caller, operands, options.gate, headsV, keyDim);
-  const betaLogits = flagOption(caller, 'betaLogits', options.betaLogits);
-  const allowNegEigval = flagOption(caller, 'allowNegEigval', options.allowNegEigval);
-  if (allowNegEigval && !betaLogits) {
-    throw new WarpgradRangeError(`${caller}: allowNegEigval needs betaLogits: it doubles their sigmoid`);
-  }
+  const { betaLogits, allowNegEigval } = betaOptions(caller, options);
   const initialState =
     options.initialState === undefined
       ? undefined
@@ -260,6 +253,13 @@ function layoutOption(caller: string, value: unknown): 'kv' | 'vk' {
   if (value === undefined) return 'kv';
   if (value === 'kv' || value === 'vk') return value;
   throw new WarpgradTypeError(`${caller}: stateLayout must be 'kv' or 'vk', got ${describe(value)}`);
+}
+
+function betaOptions(caller: string, options: KdaForwardOptions) {
+  const betaLogits = flagOption(caller, 'betaLogits', options.betaLogits);
+  const allowNegEigval = flagOption(caller, 'allowNegEigval', options.allowNegEigval);
+  if (!allowNegEigval || betaLogits) return { betaLogits, allowNegEigval };
+  throw new WarpgradRangeError(`${caller}: allowNegEigval needs betaLogits: it doubles their sigmoid`);
 }
 
 function checkGate(caller: string, operands: Operands, gate: KdaGate | undefined, headsV: number, keyDim: number) {

@@ -54,10 +54,12 @@ class KdaRecurrenceConsumer {
     if constexpr (Config::kSegment) {
       set_transposed_identity(state, first_value() - params_.value_panels * kPanelColumns);
     } else {
-      load_transposed_state(state, own_keys(params_.initial_state), work_.initial_state, work_.head, first_value());
+      load_transposed_state(state, own_keys(params_.initial_state), sequence().initial_state, work_.head,
+                            first_value());
     }
     if (work_.num_chunks > 0) run_chunks(state);
-    if (work_.final_state >= 0) store(state, params_.final_state, work_.final_state);
+    const int final_state = sequence().final_state;
+    if (final_state >= 0) store(state, params_.final_state, final_state);
   }
 
  private:
@@ -73,7 +75,7 @@ class KdaRecurrenceConsumer {
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(state);
       if (Config::kWithChunkStates && params_.chunk_states.data != nullptr) {
-        store(state, params_.chunk_states, work_.first_chunk + i);
+        store(state, params_.chunk_states, sequence().first_chunk + i);
       }
 
       Stage& stage = storage_.stages[at_.stage];
@@ -119,6 +121,7 @@ class KdaRecurrenceConsumer {
     finish_chunk(out_operand);
   }
 
+  __device__ __forceinline__ const KdaSequence& sequence() const { return params_.sequences[work_.sequence]; }
   __device__ __forceinline__ int first_value() const { return (work_.value_panel + value_part_) * kPanelColumns; }
   __device__ __forceinline__ void store(State& state, const KdaStates& states, int index) const {
     store_transposed_state(state, own_keys(states), index, work_.head, first_value());

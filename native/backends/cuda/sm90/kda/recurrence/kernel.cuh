@@ -28,9 +28,10 @@ template <class Config>
 __device__ __forceinline__ KdaRecurrenceWork work_of(const KdaRecurrenceParams& params, int block) {
   const int splits = params.work_panels / Config::kValueParts;
   const int pair = block / splits;
-  const KdaSequence& sequence = params.sequences[pair / params.value_heads];
-  return {sequence.first_chunk, sequence.num_chunks,       sequence.initial_state,
-          sequence.final_state, pair % params.value_heads, block % splits * Config::kValueParts};
+  const int place = pair / params.value_heads;
+  const KdaSequence& sequence = params.sequences[place];
+  return {sequence.first_chunk, sequence.num_chunks, place, pair % params.value_heads,
+          block % splits * Config::kValueParts};
 }
 
 template <class Config>

@@ -33,9 +33,8 @@ enum KdaRecurrenceBarrier : int { kBarrierConsumers = 1 };
 // What a block works on.
 struct KdaRecurrenceWork {
   int first_chunk, num_chunks;
-  int initial_state, final_state;
-  int head;
-  int value_panel;  // of the first warpgroup; those of a transition follow the others
+  int sequence, head;  // the place in the table; its states are looked up where they are used, to spare registers
+  int value_panel;     // of the first warpgroup; those of a transition follow the others
 };
 
 }  // namespace warpgrad::cuda::sm90
