@@ -42,6 +42,11 @@ export interface KdaForwardOptions {
   allowNegEigval?: boolean | undefined;
   /** Layout of states: 'kv' is [N, HV, K, V], 'vk' is [N, HV, V, K]. Default: 'kv'. */
   stateLayout?: 'kv' | 'vk' | undefined;
+  /**
+   * Bits of a sequence's results do not depend on what else is in the call. So it is without this, too, but on a GPU for
+   * long sequences of few heads, which are cut into segments where that leaves fewer multiprocessors idle.
+   */
+  batchInvariant?: boolean | undefined;
   /** Keep what the backward would otherwise compute again: faster and larger. */
   saveIntermediates?: boolean | undefined;
   /** Stream to run on. Default: the current one of the device. */
@@ -93,6 +98,7 @@ export const KDA_OPTIONS = [
   'betaLogits',
   'allowNegEigval',
   'stateLayout',
+  'batchInvariant',
   'saveIntermediates',
 ];
 export const GATE_OPTIONS = ['aLog', 'dtBias', 'lowerBound'];
@@ -238,6 +244,7 @@ function checkProblem(
       betaLogits,
       allowNegEigval,
       vk,
+      flagOption(caller, 'batchInvariant', options.batchInvariant),
       cuSeqlens,
     ],
   };

@@ -48,6 +48,7 @@ export type KdaArguments = [
   betaLogits: boolean,
   allowNegEigval: boolean,
   stateVk: boolean,
+  batchInvariant: boolean,
   cuSeqlens: Int32Array | undefined,
 ];
 /** q, k, v, g, beta, aLog, dtBias, initialState */

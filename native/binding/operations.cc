@@ -94,6 +94,7 @@ ops::KdaOptions kda_options(Arguments& arguments) {
   options.beta_logits = arguments.flag();
   options.allow_neg_eigval = arguments.flag();
   options.state_vk = arguments.flag();
+  options.batch_invariant = arguments.flag();
   options.cu_seqlens = arguments.cu_seqlens();
   return options;
 }

@@ -44,7 +44,15 @@ TensorHandle& TensorTable::get(const Napi::Value& value) {
   return handles_[number];
 }
 
+bool TensorTable::collector_has_run(Napi::Env env) {
+  const Napi::HandleScope scope(env);
+  if (!probe_.IsEmpty() && !probe_.Value().IsEmpty()) return false;
+  probe_ = Napi::Weak(Napi::Object::New(env));
+  return true;
+}
+
 void TensorTable::release_collected(Environment& environment, Napi::Env env) {
+  if (!collector_has_run(env)) return;
   for (TensorHandle& handle : handles_) {
     if (!handle.holds_storage()) continue;
     const Napi::HandleScope scope(env);

@@ -22,9 +22,12 @@ class TensorTable {
 
  private:
   static void finalize(napi_env env, void* number, void* environment);
+  // Whether the collector may have taken anything since the last time it may have.
+  bool collector_has_run(Napi::Env env);
 
   std::deque<TensorHandle> handles_;
   std::vector<size_t> free_;
+  Napi::ObjectReference probe_;  // weak, of an object that nobody else holds
 };
 
 }  // namespace warpgrad::binding

@@ -36,6 +36,7 @@ struct KdaOptions {
   bool beta_logits = false;
   bool allow_neg_eigval = false;  // with beta_logits: beta = 2 sigmoid(b)
   bool state_vk = false;
+  bool batch_invariant = false;     // bits do not depend on what else is in the call
   std::vector<int32_t> cu_seqlens;  // [N + 1], empty when dense
 };
 

@@ -129,6 +129,7 @@ export interface KdaRun {
   readonly dtype: Operand;
   readonly gateDtype?: Operand;
   readonly saveIntermediates?: boolean;
+  readonly batchInvariant?: boolean;
   readonly device?: Device;
 }
 
@@ -152,7 +153,7 @@ export function kdaOptions(options: KdaReferenceOptions, device: Device = 'cpu')
 
 /** Forward and backward of a case, on poisoned memory. */
 export async function runKda(item: KdaCase, run: KdaRun): Promise<KdaResults> {
-  const { dtype, gateDtype = 'float32', saveIntermediates = false, device = 'cpu' } = run;
+  const { dtype, gateDtype = 'float32', saveIntermediates = false, batchInvariant = false, device = 'cpu' } = run;
   const { q, k, v, g, beta } = item.inputs;
   const operands = [q, k, v].map((tensor) => toTensor(tensor, dtype, device)) as [Tensor, Tensor, Tensor];
   const gates = [g, beta].map((tensor) => toTensor(tensor, gateDtype, device)) as [Tensor, Tensor];
@@ -164,6 +165,7 @@ export async function runKda(item: KdaCase, run: KdaRun): Promise<KdaResults> {
     ...options,
     outputFinalState: true,
     saveIntermediates,
+    batchInvariant,
   });
   const gradients = kdaBackward(dOut, saved, { ...(dFinalState && { dFinalState }) });
   saved.dispose();

@@ -107,7 +107,7 @@ export function kda(): void {
   const gate = { aLog: tensor, dtBias: tensor, lowerBound: -5 };
   const result = kdaForward(tensor, tensor, tensor, tensor, tensor, {
     ...{ scale: 1, initialState: tensor, outputFinalState: true, cuSeqlens: [0, 4], qkL2Norm: true, gate },
-    ...{ outputChunkStates: true },
+    ...{ outputChunkStates: true, batchInvariant: true },
     ...{ betaLogits: true, allowNegEigval: true, stateLayout: 'vk', saveIntermediates: true, stream: new Stream() },
   });
   exactly<Tensor | undefined>()(result.finalState, result.chunkStates);

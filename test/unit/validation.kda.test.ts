@@ -119,6 +119,12 @@ const options: Refusal[] = [
     'outputFinalState must be true or false, got null',
   ],
   [
+    'batchInvariant is text',
+    (a) => (a.options.batchInvariant = 'yes' as never),
+    TYPE,
+    "batchInvariant must be true or false, got 'yes'",
+  ],
+  [
     'outputChunkStates is a number',
     (a) => (a.options.outputChunkStates = 64 as never),
     TYPE,

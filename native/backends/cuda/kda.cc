@@ -81,13 +81,22 @@ class CudaBackend::KdaOperands {
 template <class Params>
 const KdaPlanned& CudaBackend::kda_planned(Stream& stream, const Params& params) {
   const std::vector<int32_t>& cu_seqlens = params.options.cu_seqlens;
-  const int64_t batches = params.q.shape[0], tokens = params.q.shape[1];
+  const int64_t batches = params.q.shape[0], tokens = params.q.shape[1], value_heads = params.v.shape[2];
+  const int64_t key_dim = params.q.shape[3], value_dim = params.v.shape[3];
+  const bool batch_invariant = params.options.batch_invariant;
   return operation_caches(stream).kda.find_or_make(
       [&](const KdaPlanned& entry) {
-        return entry.batches == batches && entry.tokens == tokens && entry.cu_seqlens == cu_seqlens;
+        return entry.batches == batches && entry.tokens == tokens && entry.value_heads == value_heads &&
+               entry.key_dim == key_dim && entry.value_dim == value_dim && entry.batch_invariant == batch_invariant &&
+               entry.cu_seqlens == cu_seqlens;
       },
       [&] {
-        KdaPlanned fresh{cu_seqlens, batches, tokens, sm90::plan_kda(params.options, batches, tokens), nullptr};
+        const DeviceGuard guard(device_->index());
+        const sm90::KdaRecurrenceWidth width{value_heads, sm90::kda_panels(key_dim), sm90::kda_panels(value_dim),
+                                             sm90::multiprocessor_count("kda")};
+        KdaPlanned fresh{cu_seqlens, batches,   tokens,          value_heads,
+                         key_dim,    value_dim, batch_invariant, sm90::plan_kda(params.options, batches, tokens, width),
+                         nullptr};
         std::vector<char> tables(fresh.plan.table_bytes());
         fresh.plan.write_tables(tables.data());
         fresh.tables = upload(tables, stream);
@@ -110,10 +119,12 @@ void CudaBackend::kda_forward(Stream& stream, ops::KdaForwardParams params, Stor
   const sm90::KdaProblem problem =
       sm90::kda_problem(params, planned.plan, static_cast<const char*>(planned.tables->data()));
   const StoragePtr records = workspace(sm90::KdaImageBytes(problem).records, stream);
+  const StoragePtr segment_states = workspace(problem.segment_state_bytes(), stream);
   StorageUses launch_uses = uses;
   launch_uses.reads.push_back(planned.tables);
   enqueue("kdaForward", stream, launch_uses, [&](cudaStream_t handle) {
-    sm90::launch_kda_forward(problem, params, static_cast<char*>(records->data()), handle);
+    sm90::launch_kda_forward(problem, params, static_cast<char*>(records->data()),
+                             static_cast<char*>(segment_states->data()), handle);
   });
   operands.finish();
 }
@@ -148,6 +159,7 @@ void CudaBackend::kda_backward(Stream& stream, ops::KdaBackwardParams params, St
   memory.du = take(true, images.u);
   memory.d_states = take(true, images.states);
   memory.saved_is_filled = static_cast<bool>(params.saved);
+  memory.segment_states = take(!memory.saved_is_filled, problem.segment_state_bytes());
   memory.saved = params.saved ? params.saved.as<char>() : take(true, images.saved());
   memory.dq_parts = take(grouped, part_bytes);
   memory.dk_parts = take(grouped, part_bytes);

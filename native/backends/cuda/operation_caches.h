@@ -41,7 +41,8 @@ struct AttentionBwdPlanned {
 // The chunks of a KDA, of either direction.
 struct KdaPlanned {
   std::vector<int32_t> cu_seqlens;
-  int64_t batches, tokens;
+  int64_t batches, tokens, value_heads, key_dim, value_dim;
+  bool batch_invariant;
   sm90::KdaPlan plan;
   StoragePtr tables;
 };

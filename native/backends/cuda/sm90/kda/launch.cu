@@ -1,7 +1,9 @@
 #include "backends/cuda/sm90/kda/launch.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <cstddef>
+#include <span>
 
 #include "backends/cuda/sm90/check.h"
 #include "backends/cuda/sm90/kda/stages.h"
@@ -32,9 +34,50 @@ void clear(const char* operation, const TensorView& view, int64_t first_row, cud
              operation, "cudaMemsetAsync");
 }
 
+int64_t ceil_div(int64_t numerator, int64_t denominator) {
+  return (numerator + denominator - 1) / denominator;
+}
+
+// How many chunks the segments of the forward recurrence have, 0 where they would gain nothing. Times are in those of
+// a chunk, as measured: a sequence of n takes n; segments of L take 2.2 L for the two passes, about one for each state
+// that is passed on between them, and 32 for two more launches with cold starts.
+int64_t chunks_of_segments(const std::vector<KdaSequence>& sequences, const KdaRecurrenceWidth& width) {
+  if (width.key_panels > 2 || sequences.empty()) return 0;
+  const int64_t longest = sequences.front().num_chunks;
+  const auto cost = [&](int64_t length) { return 2.2 * length + ceil_div(longest, length) + 32; };
+  for (int64_t length = std::max<int64_t>(1, std::lround(std::sqrt(longest / 2.))); cost(length) < longest; ++length) {
+    int64_t runs = 0;
+    for (const KdaSequence& sequence : sequences) runs += std::max<int64_t>(1, ceil_div(sequence.num_chunks, length));
+    const int64_t transitions = runs - static_cast<int64_t>(sequences.size());
+    const int64_t blocks =
+        width.value_heads * std::max(runs * width.value_panels, transitions * (width.value_panels + width.key_panels));
+    if (blocks <= width.multiprocessors) return length;
+  }
+  return 0;
+}
+
+void cut_into_segments(KdaPlan& plan, const KdaRecurrenceWidth& width) {
+  const int64_t length = chunks_of_segments(plan.sequences, width);
+  if (length == 0) return;
+  for (const KdaSequence& sequence : plan.sequences) {
+    const int count = static_cast<int>(std::max<int64_t>(1, ceil_div(sequence.num_chunks, length)));
+    const int first = static_cast<int>(plan.runs.size());
+    plan.segmented.push_back({sequence.initial_state, first, count});
+    for (int i = 0; i < count; ++i) {
+      const auto bound = [&](int segment) {
+        return static_cast<int32_t>(static_cast<int64_t>(sequence.num_chunks) * segment / count);
+      };
+      const int32_t first_chunk = sequence.first_chunk + bound(i), num_chunks = bound(i + 1) - bound(i);
+      const bool last = i + 1 == count;
+      plan.runs.push_back({first_chunk, num_chunks, first + i, last ? sequence.final_state : -1});
+      if (!last) plan.transitions.push_back({first_chunk, num_chunks, -1, first + i});
+    }
+  }
+}
+
 }  // namespace
 
-KdaPlan plan_kda(const ops::KdaOptions& options, int64_t batches, int64_t tokens) {
+KdaPlan plan_kda(const ops::KdaOptions& options, int64_t batches, int64_t tokens, const KdaRecurrenceWidth& width) {
   const std::vector<int32_t>& cu_seqlens = options.cu_seqlens;
   const bool packed = !cu_seqlens.empty();
   const int num_sequences = packed ? static_cast<int>(cu_seqlens.size()) - 1 : static_cast<int>(batches);
@@ -42,7 +85,7 @@ KdaPlan plan_kda(const ops::KdaOptions& options, int64_t batches, int64_t tokens
   for (int n = 0; n < num_sequences; ++n) {
     const int32_t first = packed ? cu_seqlens[n] : 0;
     const int32_t end = packed ? cu_seqlens[n + 1] : static_cast<int32_t>(tokens);
-    KdaSequence sequence{n, static_cast<int32_t>(plan.chunks.size()), 0};
+    KdaSequence sequence{static_cast<int32_t>(plan.chunks.size()), 0, n, n};
     for (int32_t left = end - first; left > 0; left -= kKdaChunkRows) {
       plan.chunks.push_back({packed ? 0 : n, end - left, std::min(left, kKdaChunkRows), n});
       ++sequence.num_chunks;
@@ -51,13 +94,20 @@ KdaPlan plan_kda(const ops::KdaOptions& options, int64_t batches, int64_t tokens
   }
   std::stable_sort(plan.sequences.begin(), plan.sequences.end(),
                    [](const KdaSequence& a, const KdaSequence& b) { return a.num_chunks > b.num_chunks; });
+  if (!options.batch_invariant) cut_into_segments(plan, width);
   return plan;
 }
 
 void KdaPlan::write_tables(char* host) const {
-  std::copy_n(reinterpret_cast<const char*>(chunks.data()), sequences_offset(), host);
-  std::copy_n(reinterpret_cast<const char*>(sequences.data()), sequences.size() * sizeof(KdaSequence),
-              host + sequences_offset());
+  const auto write = [&](const auto& table, size_t offset) {
+    const auto bytes = std::as_bytes(std::span(table));
+    std::copy(bytes.begin(), bytes.end(), reinterpret_cast<std::byte*>(host) + offset);
+  };
+  write(chunks, 0);
+  write(sequences, sequences_offset());
+  write(runs, runs_offset());
+  write(transitions, transitions_offset());
+  write(segmented, segmented_offset());
 }
 
 void expect_kda_forward_kernels(const ops::KdaForwardParams& params) {
@@ -79,14 +129,14 @@ KdaImageBytes::KdaImageBytes(int64_t chunks, int64_t value_heads, int64_t key_di
 }
 
 void launch_kda_forward(const KdaProblem& problem, const ops::KdaForwardParams& params, char* records,
-                        cudaStream_t stream) {
+                        char* segment_states, cudaStream_t stream) {
   const std::vector<int32_t>& cu_seqlens = problem.options->cu_seqlens;
   if (!cu_seqlens.empty()) clear("kdaForward", params.out, cu_seqlens.back(), stream);
   char* const state_images = params.saved.as<char>();
   char* const u_images = state_images == nullptr ? nullptr : state_images + KdaImageBytes(problem).states;
   launch_kda_prepare(problem, true, records, nullptr, stream);
   launch_kda_recurrence(problem, records, params.initial_state, params.out, params.final_state, params.chunk_states,
-                        state_images, u_images, stream);
+                        state_images, u_images, reinterpret_cast<float*>(segment_states), stream);
 }
 
 void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams& params,
@@ -100,7 +150,8 @@ void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams
   char* const u_images = memory.saved + KdaImageBytes(problem).states;
   launch_kda_prepare(problem, !memory.saved_is_filled, memory.records, memory.t, stream);
   if (!memory.saved_is_filled) {
-    launch_kda_recurrence(problem, memory.records, params.initial_state, {}, {}, {}, memory.saved, u_images, stream);
+    launch_kda_recurrence(problem, memory.records, params.initial_state, {}, {}, {}, memory.saved, u_images,
+                          reinterpret_cast<float*>(memory.segment_states), stream);
   }
   launch_kda_reverse(problem, memory.records, params.d_out, params.d_final_state, params.d_initial_state, memory.du,
                      memory.d_states, stream);

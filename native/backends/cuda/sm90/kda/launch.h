@@ -12,17 +12,29 @@
 // The forward and the backward of KDA: what they need, and their stages in order.
 namespace warpgrad::cuda::sm90 {
 
-// The chunks of a layout of sequences; device memory for them is filled by `write_tables` once.
+// The chunks of a layout of sequences, and the segments in which the forward recurrence goes through them, if any;
+// device memory for them is filled by `write_tables` once.
 struct KdaPlan {
   std::vector<KdaChunk> chunks;
-  std::vector<KdaSequence> sequences;
+  std::vector<KdaSequence> sequences, runs, transitions;  // the last two: see KdaSegments
+  std::vector<KdaSegmented> segmented;
 
-  size_t table_bytes() const { return sequences_offset() + sequences.size() * sizeof(KdaSequence); }
+  size_t table_bytes() const { return segmented_offset() + segmented.size() * sizeof(KdaSegmented); }
   size_t sequences_offset() const { return chunks.size() * sizeof(KdaChunk); }
+  size_t runs_offset() const { return sequences_offset() + sequences.size() * sizeof(KdaSequence); }
+  size_t transitions_offset() const { return runs_offset() + runs.size() * sizeof(KdaSequence); }
+  size_t segmented_offset() const { return transitions_offset() + transitions.size() * sizeof(KdaSequence); }
   void write_tables(char* host) const;
 };
 
-KdaPlan plan_kda(const ops::KdaOptions& options, int64_t batches, int64_t tokens);
+// What a recurrence would have blocks for.
+struct KdaRecurrenceWidth {
+  int64_t value_heads;
+  int key_panels, value_panels;
+  int multiprocessors;
+};
+
+KdaPlan plan_kda(const ops::KdaOptions& options, int64_t batches, int64_t tokens, const KdaRecurrenceWidth& width);
 
 // Throws Error(kUnsupported) for what no kernel here can do.
 void expect_kda_forward_kernels(const ops::KdaForwardParams& params);
@@ -55,7 +67,11 @@ KdaProblem kda_problem(const Params& params, const KdaPlan& plan, const char* ta
           static_cast<int>(plan.chunks.size()),
           static_cast<int>(plan.sequences.size()),
           reinterpret_cast<const KdaChunk*>(tables),
-          reinterpret_cast<const KdaSequence*>(tables + plan.sequences_offset())};
+          reinterpret_cast<const KdaSequence*>(tables + plan.sequences_offset()),
+          {static_cast<int>(plan.runs.size()), static_cast<int>(plan.transitions.size()),
+           reinterpret_cast<const KdaSequence*>(tables + plan.runs_offset()),
+           reinterpret_cast<const KdaSequence*>(tables + plan.transitions_offset()),
+           reinterpret_cast<const KdaSegmented*>(tables + plan.segmented_offset())}};
 }
 
 // Bytes of the images of all chunks and heads.
@@ -68,15 +84,16 @@ struct KdaImageBytes {
   size_t saved() const { return states + u; }  // what training keeps: S, then U
 };
 
-// `params` are those of `problem`. `records` is scratch of that size.
+// `params` are those of `problem`. `records` and `segment_states` are scratch of their sizes.
 void launch_kda_forward(const KdaProblem& problem, const ops::KdaForwardParams& params, char* records,
-                        cudaStream_t stream);
+                        char* segment_states, cudaStream_t stream);
 
 // Scratch of the backward.
 struct KdaBackwardMemory {
   char *records, *t, *du, *d_states;  // images
   char* saved;                        // what the forward kept, or room for it
   bool saved_is_filled;
+  char* segment_states;       // when it is not
   char *dq_parts, *dk_parts;  // bfloat16 [B, T, value heads, K], when heads are grouped
   float* d_a_log_parts;       // [key part][chunk][value head], when wanted
   float* d_dt_bias_parts;     // [chunk][value head][K], when wanted

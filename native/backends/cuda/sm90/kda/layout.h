@@ -59,10 +59,17 @@ struct KdaChunk {
   int32_t sequence;
 };
 
-// Sequences stand in the order in which the recurrences start on them: the longest first.
+// What a recurrence goes through in one go: a sequence, or a segment of one. They stand in the order in which the
+// recurrences start on them: the longest first.
 struct KdaSequence {
-  int32_t number;                   // among all, empty ones included
-  int32_t first_chunk, num_chunks;  // none when empty
+  int32_t first_chunk, num_chunks;     // none when empty
+  int32_t initial_state, final_state;  // their numbers; -1: it has none
+};
+
+// Segments of a sequence, whose states are numbered from `first_segment` on.
+struct KdaSegmented {
+  int32_t sequence;
+  int32_t first_segment, num_segments;
 };
 
 }  // namespace warpgrad::cuda::sm90

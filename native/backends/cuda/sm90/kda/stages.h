@@ -14,10 +14,15 @@ namespace warpgrad::cuda::sm90 {
 void launch_kda_prepare(const KdaProblem& problem, bool with_u0, void* records, void* t_images, cudaStream_t stream);
 
 // o, the final state and the states before each chunk, each unless absent; S and U of each chunk to the images, each
-// unless null.
+// unless null. `segment_states` is scratch of problem.segment_state_bytes().
 void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
                            const TensorView& out, const TensorView& final_state, const TensorView& chunk_states,
-                           void* state_images, void* u_images, cudaStream_t stream);
+                           void* state_images, void* u_images, float* segment_states, cudaStream_t stream);
+
+// From the end states that segments reach from zero, and their transitions, to their initial states, which take the
+// place of the former.
+void launch_kda_combine(const KdaProblem& problem, const TensorView& initial_state, float* segment_states,
+                        cudaStream_t stream);
 
 // The reverse recurrence: dU and dS of each chunk to the images, and the gradient of the initial state unless absent.
 // `d_out` is bfloat16.

@@ -53,6 +53,17 @@ __device__ __forceinline__ void load_transposed_state(float (&accum)[kCount], co
   });
 }
 
+// The accumulator of columns `first_column` to + 63 of the identity; columns below 0 are zeros.
+template <int kCount>
+__device__ __forceinline__ void set_transposed_identity(float (&accum)[kCount], int first_column) {
+  const int lane_idx = threadIdx.x % kWarpThreads, warp_idx = threadIdx.x % kWarpgroupThreads / kWarpThreads;
+  const int first_row = first_column + 16 * warp_idx + lane_idx / 4, first_key = 2 * (lane_idx % 4);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    accum[i] = 8 * (i / 4) + first_key + i % 2 == first_row + (i / 2 % 2) * 8 ? 1 : 0;
+  }
+}
+
 template <int kCount>
 __device__ __forceinline__ void store_transposed_state(float (&accum)[kCount], const KdaStates& states, int sequence,
                                                        int head, int first_value) {

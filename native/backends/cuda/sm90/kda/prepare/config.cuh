@@ -6,12 +6,18 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// One block a (chunk, value head); each of its warps owns 16 of the 64 rows.
-template <int kPanels, bool kNorm>
+// Rows whose log2 of the decay since their block's start is below are deep: 1 / 2^this leaves room for k below 2^12.
+constexpr float kKdaDeepestLog2 = -115.5f;
+constexpr int kKdaBlockRows = 16;  // 16 steps of -5 are not deeper
+
+// One block a (chunk, value head); each of its warps owns 16 of the 64 rows. `kShallowGate`: g is bfloat16, and the
+// gate has a bound with which no row is deep; else g and gate are any.
+template <int kPanels, bool kNorm, bool kShallowGate>
 struct KdaPrepareConfig {
   // Chosen
   static constexpr int kKeyPanels = kPanels;
   static constexpr bool kQkL2Norm = kNorm;
+  static constexpr bool kShallow = kShallowGate;
   static constexpr int kBlocksPerMultiprocessor = kPanels == 1 ? 4 : kPanels == 2 ? 3 : 1;
 
   // Derived

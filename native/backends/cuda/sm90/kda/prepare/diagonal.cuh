@@ -13,8 +13,6 @@
 
 namespace warpgrad::cuda::sm90 {
 
-constexpr float kKdaDeepestLog2 = -115.5f;  // 1 / 2^that leaves room for k below 2^12; 16 steps of -5 are not deeper
-
 // Eight keys of the warp's rows times the decay from the block's start, or for k_minus divided by it: float32, in the
 // order of a left operand of tf32, x of both rows and then y.
 struct KdaDiagonalFactors {
@@ -85,6 +83,21 @@ __device__ __forceinline__ void find_deep_rows(const float (&L)[2 * Config::kSte
   }
 }
 
+// Calls visit(step, q, k) with the warp's rows of q and k, 16 keys a step, one after the other: else ptxas begins with
+// later steps, for which registers are too scarce.
+template <class Config, class Visit>
+__device__ __forceinline__ void for_each_step(const KdaPrepareMemory<Config>& memory,
+                                              const KdaPrepareWarp<Config>& warp, Visit visit) {
+#pragma unroll
+  for (int step = 0; step < Config::kSteps; ++step) {
+    ptx::bar_warp_sync();
+    uint32_t q[4], k[4];
+    ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
+    ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
+    visit(step, q, k);
+  }
+}
+
 // Two bfloat16 times factors, as float16.
 __device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, float x, float y) {
   const float2 values = ptx::widen_pair<DType::kBFloat16>(pair);
@@ -102,12 +115,7 @@ __device__ __forceinline__ void add_half_products(const KdaPrepareMemory<Config>
   const uint32_t reference = across ? 7 : (warp.group() & ~(2 * half - 1)) + half - 1;
   const uint32_t source = 4 * reference + warp.quad();
   KdaDiagonalBlocks halves;
-#pragma unroll
-  for (int step = 0; step < Config::kSteps; ++step) {
-    ptx::bar_warp_sync();
-    uint32_t k[4], q[4];
-    ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
-    ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
+  for_each_step(memory, warp, [&](int step, uint32_t (&q)[4], uint32_t (&k)[4]) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float (&l)[4] = L[2 * step + n];
@@ -123,7 +131,7 @@ __device__ __forceinline__ void add_half_products(const KdaPrepareMemory<Config>
       }
     }
     halves.add(q, k);
-  }
+  });
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int n = i / 4, c = i % 4, row = warp.group() + c / 2 * 8, column = 8 * n + 2 * warp.quad() + c % 2;
@@ -141,19 +149,14 @@ __device__ __forceinline__ void add_undecayed(const KdaPrepareMemory<Config>& me
                                               const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
                                               const bool (&deep)[2], KdaDiagonalBlocks& blocks) {
   KdaDiagonalBlocks plain;
-#pragma unroll
-  for (int step = 0; step < Config::kSteps; ++step) {
-    ptx::bar_warp_sync();
-    uint32_t k[4], q[4];
-    ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
-    ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
+  for_each_step(memory, warp, [&](int, uint32_t (&q)[4], uint32_t (&k)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       k[i] = scaled_pair(k[i], scales.k_in[i % 2], scales.k_in[i % 2]);
       q[i] = scaled_pair(q[i], scales.q_in[i % 2], scales.q_in[i % 2]);
     }
     plain.add(q, k);
-  }
+  });
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const bool on_diagonal = warp.group() == 2 * warp.quad() + i % 2;
@@ -167,12 +170,7 @@ __device__ __forceinline__ void add_other_rows(const KdaPrepareMemory<Config>& m
                                                const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
                                                const float (&L)[2 * Config::kSteps][4], const bool (&deep)[2],
                                                KdaDiagonalBlocks& blocks) {
-#pragma unroll
-  for (int step = 0; step < Config::kSteps; ++step) {
-    ptx::bar_warp_sync();
-    uint32_t k[4], q[4];
-    ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
-    ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
+  for_each_step(memory, warp, [&](int step, uint32_t (&q)[4], uint32_t (&k)[4]) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       KdaDiagonalFactors factors;
@@ -189,7 +187,7 @@ __device__ __forceinline__ void add_other_rows(const KdaPrepareMemory<Config>& m
       }
       blocks.add(factors);
     }
-  }
+  });
 }
 
 // The diagonal blocks where some rows are deep.

@@ -156,11 +156,12 @@ __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memor
 }
 
 // Calls visit(gate) with the gate of a head.
-template <class Visit>
-__device__ __forceinline__ void with_kda_gate(const KdaPrepareParams& params, int head, Visit visit) {
-  const float a =
-      params.a_log == nullptr ? 1.0f : ptx::ex2_approx(params.a_log[head * params.a_log_stride] * kKdaLog2E);
-  if (params.gate == ops::GateKind::kGiven) {
+template <class Config, class Visit>
+__device__ __forceinline__ void with_kda_gate(const KdaPrepareParams& params, float a_log, Visit visit) {
+  const float a = ptx::ex2_approx(a_log * kKdaLog2E);
+  if (Config::kShallow) {
+    visit(KdaBoundedGate(a, params.lower_bound));
+  } else if (params.gate == ops::GateKind::kGiven) {
     visit(KdaGivenGate{});
   } else if (params.gate == ops::GateKind::kSoftplus) {
     visit(KdaSoftplusGate{-a});

@@ -8,11 +8,11 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
-                                            uint32_t block, const KdaPrepareMemory<Config>& memory,
+                                            float a_log, uint32_t block, const KdaPrepareMemory<Config>& memory,
                                             KdaPrepareBarriers& barriers, float (&L)[2 * Config::kSteps][4]) {
-  with_kda_gate(params, head, [&]<class Gate>(const Gate& gate) {
+  with_kda_gate<Config>(params, a_log, [&]<class Gate>(const Gate& gate) {
     const auto warp = KdaPrepareWarp<Config>::here(block);
-    if (params.g != nullptr) {
+    if (!Config::kShallow && params.g != nullptr) {
       sum_decays<Config>(memory, warp, gate, KdaGateRows<Config>(params, chunk, head, warp, kKdaNoDecay<Gate>), L);
     } else {
       ptx::mbarrier_wait(&barriers.g, 0);
@@ -28,7 +28,7 @@ __device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config
                                                    float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
                                                    KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
   using Warp = KdaPrepareWarp<Config>;
-  if (has_deep_rows(memory, Warp::here(block))) {
+  if (!Config::kShallow && has_deep_rows(memory, Warp::here(block))) {
     multiply_deep_diagonal(memory, block, scales, L, deep, blocks);
     make_scaled_copies<Config, true>(memory, Warp::here(block), scales, L, blocks, queries);
   } else {
@@ -38,12 +38,12 @@ __device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config
 
 // Everything up to Kr and Qd, in shared memory by then.
 template <class Config>
-__device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
+__device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const KdaChunk& chunk, int head, float a_log,
                                            uint32_t block, const KdaPrepareMemory<Config>& memory,
                                            KdaPrepareBarriers& barriers, KdaRowScales<Config>& scales, bool (&deep)[2],
                                            KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
   float L[2 * Config::kSteps][4];
-  gate_decays(params, chunk, head, block, memory, barriers, L);
+  gate_decays(params, chunk, head, a_log, block, memory, barriers, L);
   ptx::mbarrier_wait(&barriers.qk, 0);
   scales = scale_rows(memory, KdaPrepareWarp<Config>::here(block), params.scale);
   __syncthreads();
@@ -73,11 +73,13 @@ __device__ __forceinline__ void invert(uint32_t block, const KdaPrepareMemory<Co
   __syncthreads();
 }
 
-// W, U0 and T, and all that is left to be written into shared memory.
-template <class Config>
+// W, U0 and T, and all that is left to be written into shared memory. store(begin, end) sends away a part of the image:
+// what stands before the last panels of U0 leaves while these are being made.
+template <class Config, class Store>
 __device__ __forceinline__ void make_products(const KdaPrepareParams& params, uint32_t block,
                                               const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
-                                              const KdaRowScales<Config>& scales, const KdaAqkFragments& aqk) {
+                                              const KdaRowScales<Config>& scales, const KdaAqkFragments& aqk,
+                                              Store store) {
   const auto warp = KdaPrepareWarp<Config>::here(block);
   uint32_t t[4][4], w[Config::kSteps][4], u0[4][4];
   KdaTwoTerms terms;
@@ -89,7 +91,7 @@ __device__ __forceinline__ void make_products(const KdaPrepareParams& params, ui
     ptx::mbarrier_wait(&barriers.v, 0);
     multiply_u0<Config>(memory.u0(), scales, terms, u0);
   }
-  if (threadIdx.x == 0) ptx::bulk_wait_group_read<0>();  // Kr has left
+  if (params.t_images != nullptr && threadIdx.x == 0) ptx::bulk_wait_group_read<0>();  // Kr has left
   __syncthreads();
   if (params.t_images != nullptr) store_t(memory, warp, scales, memory.kr());
   store_aqk(memory, warp, aqk);
@@ -99,7 +101,12 @@ __device__ __forceinline__ void make_products(const KdaPrepareParams& params, ui
     for (int panel = 1; panel < params.record.value_panels; ++panel) {
       const uint32_t v_panel = memory.u0() + panel * kKdaPanelBytes;
       multiply_u0<Config>(v_panel, scales, terms, u0);
+      ptx::fence_proxy_async();
       __syncthreads();
+      if (panel == 1 && threadIdx.x == 0) {
+        store(memory.kLayout.w(), memory.kLayout.kr());
+        store(memory.kLayout.aqk(), memory.kLayout.u0() + kKdaPanelBytes);
+      }
       store_rows(warp, v_panel, u0);
     }
   }
@@ -121,14 +128,17 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   auto& barriers = *reinterpret_cast<KdaPrepareBarriers*>(image + params.record.bytes() + memory.kBarrierOffset);
   const uint32_t chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
   const KdaChunk chunk = params.chunks[chunk_idx];
-  if (threadIdx.x == 0) {
+  KdaPrepareScalars<Config> scalars;
+  scalars.load_of_head(params, head);
+  if (threadIdx.x == Config::kThreads - 1) {  // of a warp that has no betas to load
     ptx::mbarrier_init(&barriers.g, 1);
     ptx::mbarrier_init(&barriers.qk, 1);
     ptx::mbarrier_init(&barriers.v, 1);
     ptx::fence_mbarrier_init();
     load_tiles<Config>(params, chunk, head, image, barriers);
   }
-  load_bias_and_beta(params, chunk, head, memory, threadIdx.x);
+  scalars.load_of_tokens(params, chunk, head);
+  scalars.store(params, chunk, memory);
   __syncthreads();
   if (chunk.rows < kKdaChunkRows) {
     mask_rows(params, memory, chunk.rows, barriers, threadIdx.x);
@@ -142,7 +152,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   KdaDiagonalBlocks blocks;
   KdaQueryFragments<Config> queries;
   KdaAqkFragments aqk;
-  decay_rows(params, chunk, head, block, memory, barriers, scales, deep, blocks, queries);
+  decay_rows(params, chunk, head, scalars.a_log, block, memory, barriers, scales, deep, blocks, queries);
   constexpr KdaRecordLayout kLayout = KdaPrepareMemory<Config>::kLayout;
   const auto store = [&](int begin, int end) {
     uint8_t* const record = params.records + static_cast<int64_t>(blockIdx.x) * params.record.bytes();
@@ -153,14 +163,18 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
     ptx::bulk_commit_group();
   }
   invert(block, memory, scales, deep, blocks, queries, aqk);
-  make_products(params, block, memory, barriers, scales, aqk);
+  make_products(params, block, memory, barriers, scales, aqk, store);
   if (threadIdx.x != 0) return;
-  store(kLayout.w(), kLayout.kr());
-  if (params.with_u0) {
-    store(kLayout.aqk(), params.record.bytes());
+  if (params.with_u0 && params.record.value_panels > 1) {
+    store(kLayout.u0() + kKdaPanelBytes, params.record.bytes());
   } else {
-    store(kLayout.aqk(), kLayout.u0());
-    store(params.record.decay(), params.record.bytes());
+    store(kLayout.w(), kLayout.kr());
+    if (params.with_u0) {
+      store(kLayout.aqk(), params.record.bytes());
+    } else {
+      store(kLayout.aqk(), kLayout.u0());
+      store(params.record.decay(), params.record.bytes());
+    }
   }
   if (params.t_images != nullptr) {
     uint8_t* const t_image = params.t_images + static_cast<int64_t>(blockIdx.x) * kKdaPanelBytes;

@@ -1,3 +1,5 @@
+#include <numbers>
+
 #include "backends/cuda/sm90/check.h"
 #include "backends/cuda/sm90/kda/prepare/instance.h"
 #include "backends/cuda/sm90/kda/stages.h"
@@ -10,12 +12,27 @@ constexpr char kOperation[] = "kdaForward";
 
 using RunKdaPrepare = cudaError_t (*)(const KdaPrepareParams&, int, cudaStream_t);
 
+bool has_shallow_gate(const KdaProblem& problem) {
+  const double deepest = kKdaBlockRows * std::numbers::log2e * problem.options->lower_bound;
+  return problem.g.dtype == DType::kBFloat16 && problem.options->gate == ops::GateKind::kBounded &&
+         deepest >= kKdaDeepestLog2;
+}
+
+template <int kPanels>
 RunKdaPrepare find_run(const KdaProblem& problem) {
-  const bool norm = problem.options->qk_l2_norm;
+  if (has_shallow_gate(problem)) {
+    return problem.options->qk_l2_norm ? run_kda_prepare<KdaPrepareConfig<kPanels, true, true>>
+                                       : run_kda_prepare<KdaPrepareConfig<kPanels, false, true>>;
+  }
+  return problem.options->qk_l2_norm ? run_kda_prepare<KdaPrepareConfig<kPanels, true, false>>
+                                     : run_kda_prepare<KdaPrepareConfig<kPanels, false, false>>;
+}
+
+RunKdaPrepare find_run(const KdaProblem& problem) {
   switch (problem.key_panels) {
-    case 1: return norm ? run_kda_prepare<KdaPrepareConfig<1, true>> : run_kda_prepare<KdaPrepareConfig<1, false>>;
-    case 2: return norm ? run_kda_prepare<KdaPrepareConfig<2, true>> : run_kda_prepare<KdaPrepareConfig<2, false>>;
-    default: return norm ? run_kda_prepare<KdaPrepareConfig<4, true>> : run_kda_prepare<KdaPrepareConfig<4, false>>;
+    case 1: return find_run<1>(problem);
+    case 2: return find_run<2>(problem);
+    default: return find_run<4>(problem);
   }
 }
 

@@ -41,37 +41,59 @@ __device__ __forceinline__ void load_tiles(const KdaPrepareParams& params, const
   }
 }
 
-__device__ __forceinline__ float load_beta(const KdaPrepareParams& params, const KdaChunk& chunk, int head, int row) {
-  if (row >= chunk.rows) return 0;
+// Beta of a token as it stands in memory.
+__device__ __forceinline__ uint32_t load_beta_bits(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
+                                                   int row) {
   const int64_t at = chunk.batch * params.beta_batch_stride + (chunk.token + row) * params.beta_token_stride +
                      head * params.beta_head_stride;
-  float beta;
-  if (params.beta_dtype == DType::kFloat32) {
-    beta = static_cast<const float*>(params.beta)[at];
-  } else {
-    const uint32_t bits = static_cast<const uint16_t*>(params.beta)[at];
-    beta = params.beta_dtype == DType::kBFloat16 ? ptx::widen_pair<DType::kBFloat16>(bits).x
-                                                 : ptx::widen_pair<DType::kFloat16>(bits).x;
-  }
+  return params.beta_dtype == DType::kFloat32 ? static_cast<const uint32_t*>(params.beta)[at]
+                                              : static_cast<const uint16_t*>(params.beta)[at];
+}
+
+__device__ __forceinline__ float finish_beta(const KdaPrepareParams& params, uint32_t bits) {
+  const float beta = params.beta_dtype == DType::kFloat32    ? __uint_as_float(bits)
+                     : params.beta_dtype == DType::kBFloat16 ? ptx::widen_pair<DType::kBFloat16>(bits).x
+                                                             : ptx::widen_pair<DType::kFloat16>(bits).x;
   if (!params.beta_logits) return beta;
   const float sigmoid = ptx::rcp_approx(1 + ptx::ex2_approx(-beta * kKdaLog2E));
   return params.allow_neg_eigval ? 2 * sigmoid : sigmoid;
 }
 
+// A thread's share of the numbers that no tile holds: all are asked for before one is waited for.
 template <class Config>
-__device__ __forceinline__ void load_bias_and_beta(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
-                                                   const KdaPrepareMemory<Config>& memory, int thread_idx) {
-  with_kda_gate(params, head, [&](const auto& gate) {
-    for (int key = thread_idx; key < Config::kKeys; key += Config::kThreads) {
+struct KdaPrepareScalars {
+  static constexpr int kBiases = (Config::kKeys + Config::kThreads - 1) / Config::kThreads;
+  float a_log, bias[kBiases];
+  uint32_t beta;
+
+  __device__ __forceinline__ void load_of_head(const KdaPrepareParams& params, int head) {
+    a_log = params.a_log == nullptr ? 0 : params.a_log[head * params.a_log_stride];
+#pragma unroll
+    for (int i = 0; i < kBiases; ++i) {
+      const int key = i * Config::kThreads + threadIdx.x;
       const bool present = params.dt_bias != nullptr && key < params.key_dim;
-      const float bias = present ? params.dt_bias[head * params.dt_bias_stride + key] : 0;
-      ptx::st_shared(memory.bias() + 4 * key, gate.bias(bias));
+      bias[i] = present ? params.dt_bias[head * params.dt_bias_stride + key] : 0;
     }
-  });
-  if (thread_idx < kKdaChunkRows) {
-    ptx::st_shared(memory.beta() + 4 * thread_idx, load_beta(params, chunk, head, thread_idx));
   }
-}
+  __device__ __forceinline__ void load_of_tokens(const KdaPrepareParams& params, const KdaChunk& chunk, int head) {
+    const int row = threadIdx.x;
+    beta = row < chunk.rows ? load_beta_bits(params, chunk, head, row) : 0;
+  }
+
+  __device__ __forceinline__ void store(const KdaPrepareParams& params, const KdaChunk& chunk,
+                                        const KdaPrepareMemory<Config>& memory) const {
+    with_kda_gate<Config>(params, a_log, [&](const auto& gate) {
+#pragma unroll
+      for (int i = 0; i < kBiases; ++i) {
+        const int key = i * Config::kThreads + threadIdx.x;
+        if (key < Config::kKeys) ptx::st_shared(memory.bias() + 4 * key, gate.bias(bias[i]));
+      }
+    });
+    const int row = threadIdx.x;
+    if (row >= kKdaChunkRows) return;
+    ptx::st_shared(memory.beta() + 4 * row, row < chunk.rows ? finish_beta(params, beta) : 0);
+  }
+};
 
 template <class Config>
 __device__ __forceinline__ void fill_rows(uint32_t tile, int panels, int first_row, uint32_t pair, int thread_idx) {

@@ -69,13 +69,9 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
   const uint32_t block = warp.block;
   const uint32_t to_start = memory.to_start(block), to_end = memory.from_start(kDeep ? block + 1 : block);
   const uint32_t copy_decay = key_copy_decay<Config, kDeep>(memory, block);
-#pragma unroll
-  for (int step = 0; step < Config::kSteps; ++step) {
-    ptx::bar_warp_sync();  // else ptxas begins with later steps, for which registers are too scarce
-    uint32_t k[4], q[4], qd[4], kr[4];
+  for_each_step(memory, warp, [&](int step, const uint32_t (&q)[4], const uint32_t (&k)[4]) {
+    uint32_t qd[4], kr[4];
     float2 k_minus[4];
-    ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
-    ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const uint32_t column = (16 * step + 8 * n + 2 * warp.quad()) * 4;
@@ -114,7 +110,7 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
     const uint32_t copy = warp.fragment(memory.w(), step);
     if (block < 3) store_key_copy(warp, k_minus, copy_decay, step, copy);
     if (block == 0) store_key_copy(warp, k_minus, memory.to_start(kDeep ? 0 : 1), step, copy + 48 * kPanelRowBytes);
-  }
+  });
 }
 
 }  // namespace warpgrad::cuda::sm90

@@ -11,6 +11,7 @@ enum class KdaRecurrenceResult {
   kOut,           // o
   kOutAndImages,  // and what the backward needs: S and U of each chunk
   kImages,
+  kSegment,  // only the final state, and that of the transition: from an identity, with U0 = 0
 };
 
 template <int kNumKeyPanels, int kNumWarpgroups, KdaRecurrenceResult kWanted>
@@ -30,8 +31,11 @@ struct KdaRecurrenceConfig {
   // Derived
   static constexpr int kValueParts = kWarpgroups / kKeyParts;  // of 64 columns of V
   static constexpr int kOwnKeyPanels = kKeyPanels / kKeyParts;
-  static constexpr bool kWithOut = kResult != KdaRecurrenceResult::kImages;
-  static constexpr bool kWithImages = kResult != KdaRecurrenceResult::kOut;
+  static constexpr bool kSegment = kResult == KdaRecurrenceResult::kSegment;
+  static constexpr bool kWithOut =
+      kResult == KdaRecurrenceResult::kOut || kResult == KdaRecurrenceResult::kOutAndImages;
+  static constexpr bool kWithImages =
+      kResult == KdaRecurrenceResult::kImages || kResult == KdaRecurrenceResult::kOutAndImages;
   // Where there are registers for it.
   static constexpr bool kWithChunkStates = kWithOut && !(kWithImages && kKeyParts > 1);
   static constexpr bool kOutInStage = kWithOut && !kOwnRoom;

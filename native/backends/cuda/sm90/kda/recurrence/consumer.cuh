@@ -51,9 +51,13 @@ class KdaRecurrenceConsumer {
 
   __device__ __forceinline__ void run() {
     State state;
-    load_transposed_state(state, own_keys(params_.initial_state), work_.sequence, work_.head, first_value());
+    if constexpr (Config::kSegment) {
+      set_transposed_identity(state, first_value() - params_.value_panels * kPanelColumns);
+    } else {
+      load_transposed_state(state, own_keys(params_.initial_state), work_.initial_state, work_.head, first_value());
+    }
     if (work_.num_chunks > 0) run_chunks(state);
-    store(state, params_.final_state, work_.sequence);
+    if (work_.final_state >= 0) store(state, params_.final_state, work_.final_state);
   }
 
  private:
@@ -271,9 +275,11 @@ class KdaRecurrenceConsumer {
     for (int k = 0; k < Config::kTokenSteps; ++k) {
       ptx::ldmatrix_x4_trans(tile + k * 16 * kPanelRowBytes, u0 + 4 * k);
     }
-    if constexpr (Config::kKeyParts > 1) {  // counts once
+    if constexpr (Config::kKeyParts > 1 || Config::kSegment) {
+      // Counts once, and not for a transition.
+      const bool counts = key_part_ == 0 && (!Config::kSegment || work_.value_panel < params_.value_panels);
 #pragma unroll
-      for (int j = 0; j < Config::kValueRegisters / 2; ++j) u0[j] = key_part_ == 0 ? u0[j] : 0;
+      for (int j = 0; j < Config::kValueRegisters / 2; ++j) u0[j] = counts ? u0[j] : 0;
     }
   }
   __device__ __forceinline__ void put_values(uint32_t tile, const ValueOperand& values) const {

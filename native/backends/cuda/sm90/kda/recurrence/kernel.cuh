@@ -26,11 +26,11 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
 // The blocks of a (sequence, value head) are neighbours, so that they share its records in the L2 cache.
 template <class Config>
 __device__ __forceinline__ KdaRecurrenceWork work_of(const KdaRecurrenceParams& params, int block) {
-  const int splits = params.value_panels / Config::kValueParts;
+  const int splits = params.work_panels / Config::kValueParts;
   const int pair = block / splits;
   const KdaSequence& sequence = params.sequences[pair / params.value_heads];
-  return {sequence.first_chunk, sequence.num_chunks, sequence.number, pair % params.value_heads,
-          block % splits * Config::kValueParts};
+  return {sequence.first_chunk, sequence.num_chunks,       sequence.initial_state,
+          sequence.final_state, pair % params.value_heads, block % splits * Config::kValueParts};
 }
 
 template <class Config>
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     if (warp_idx == 0) {
       if (threadIdx.x % kWarpThreads == 0) KdaRecurrenceProducer<Config>(storage, params, work).run();
     } else if (warp_idx == 1) {
-      KdaRecurrenceStorer<Config>(storage, params, work).run();
+      if constexpr (Config::kWithOut || Config::kWithImages) KdaRecurrenceStorer<Config>(storage, params, work).run();
     }
   } else {
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<Config::kConsumerRegisters>();

@@ -25,20 +25,50 @@ constexpr Kernel row() {
 
 using enum KdaRecurrenceResult;
 constexpr Kernel kKernels[] = {
-    row<1, 1, kOut>(), row<1, 1, kOutAndImages>(), row<1, 1, kImages>(),  //
-    row<1, 2, kOut>(), row<1, 2, kOutAndImages>(), row<1, 2, kImages>(),  //
-    row<2, 1, kOut>(), row<2, 1, kOutAndImages>(), row<2, 1, kImages>(),  //
-    row<2, 2, kOut>(), row<2, 2, kOutAndImages>(), row<2, 2, kImages>(),  //
-    row<4, 2, kOut>(), row<4, 2, kOutAndImages>(), row<4, 2, kImages>(),  //
+    row<1, 1, kOut>(), row<1, 1, kOutAndImages>(), row<1, 1, kImages>(), row<1, 1, kSegment>(),  //
+    row<1, 2, kOut>(), row<1, 2, kOutAndImages>(), row<1, 2, kImages>(), row<1, 2, kSegment>(),  //
+    row<2, 1, kOut>(), row<2, 1, kOutAndImages>(), row<2, 1, kImages>(), row<2, 1, kSegment>(),  //
+    row<2, 2, kOut>(), row<2, 2, kOutAndImages>(), row<2, 2, kImages>(), row<2, 2, kSegment>(),  //
+    row<4, 2, kOut>(), row<4, 2, kOutAndImages>(), row<4, 2, kImages>(),                         //
 };
+
+void run(const KdaProblem& problem, const KdaRecurrenceParams& params, int num_sequences, KdaRecurrenceResult result,
+         cudaStream_t stream) {
+  const int64_t panels = num_sequences * problem.value_heads * params.work_panels;
+  if (panels == 0) return;
+  // 64 columns of V a block, so that more multiprocessors work, unless they do not all find room at once: then 128, for
+  // which the records are read once.
+  const bool narrow = problem.key_panels == 4 || problem.value_panels == 1 || params.work_panels % 2 != 0 ||
+                      panels <= multiprocessor_count(kOperation);
+  const int value_parts = narrow ? 1 : 2;
+  for (const Kernel& kernel : kKernels) {
+    if (kernel.key_panels != problem.key_panels || kernel.value_parts != value_parts || kernel.result != result)
+      continue;
+    check_cuda(kernel.run(params, static_cast<int>(panels / value_parts), stream), kOperation, "launch");
+    return;
+  }
+  throw Error(ErrorCode::kInternal, concat(kOperation, ": no recurrence for ", problem.key_dim, " keys"));
+}
+
+// The states of all segments with values first, those of a transition behind the others.
+KdaStates segment_view(const KdaProblem& problem, float* segment_states) {
+  const int64_t keys = problem.key_panels * kPanelColumns, values = problem.value_panels * kPanelColumns + keys;
+  KdaStates states;
+  states.data = segment_states;
+  states.sequence_stride = problem.value_heads * values * keys;
+  states.head_stride = values * keys;
+  states.key_stride = 1;
+  states.value_stride = keys;
+  states.key_dim = static_cast<int32_t>(keys);
+  states.value_dim = static_cast<int32_t>(values);
+  return states;
+}
 
 }  // namespace
 
 void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
                            const TensorView& out, const TensorView& final_state, const TensorView& chunk_states,
-                           void* state_images, void* u_images, cudaStream_t stream) {
-  const int64_t panels = problem.num_sequences * problem.value_heads * problem.value_panels;
-  if (panels == 0) return;
+                           void* state_images, void* u_images, float* segment_states, cudaStream_t stream) {
   KdaRecurrenceParams params{};
   params.records = static_cast<const uint8_t*>(records);
   params.chunks = problem.chunks;
@@ -55,20 +85,22 @@ void launch_kda_recurrence(const KdaProblem& problem, const void* records, const
   params.value_heads = static_cast<int32_t>(problem.value_heads);
   params.value_dim = static_cast<int32_t>(problem.value_dim);
   params.value_panels = problem.value_panels;
-
-  // 64 columns of V a block, so that more multiprocessors work, unless they do not all find room at once: then 128, for
-  // which the records are read once.
-  const bool narrow =
-      problem.key_panels == 4 || problem.value_panels == 1 || panels <= multiprocessor_count(kOperation);
-  const int value_parts = narrow ? 1 : 2;
+  params.work_panels = problem.value_panels;
   const KdaRecurrenceResult result = !with_out ? kImages : state_images ? kOutAndImages : kOut;
-  for (const Kernel& kernel : kKernels) {
-    if (kernel.key_panels != problem.key_panels || kernel.value_parts != value_parts || kernel.result != result)
-      continue;
-    check_cuda(kernel.run(params, static_cast<int>(panels / value_parts), stream), kOperation, "launch");
+  const KdaSegments& segments = problem.segments;
+  if (segments.count == 0) {
+    run(problem, params, problem.num_sequences, result, stream);
     return;
   }
-  throw Error(ErrorCode::kInternal, concat(kOperation, ": no recurrence for ", problem.key_dim, " keys"));
+  KdaRecurrenceParams transitions = params;
+  transitions.sequences = segments.transitions;
+  transitions.final_state = segment_view(problem, segment_states);
+  transitions.work_panels += problem.key_panels;
+  run(problem, transitions, segments.num_transitions, kSegment, stream);
+  launch_kda_combine(problem, initial_state, segment_states, stream);
+  params.sequences = segments.runs;
+  params.initial_state = segment_view(problem, segment_states);
+  run(problem, params, segments.count, result, stream);
 }
 
 }  // namespace warpgrad::cuda::sm90

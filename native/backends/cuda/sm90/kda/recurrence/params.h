@@ -21,6 +21,7 @@ struct KdaRecurrenceParams {
   uint8_t* u_images;
   int64_t tokens;
   int32_t value_heads, value_dim, value_panels;
+  int32_t work_panels;  // of a sequence and head: value panels, and those of a transition
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -41,7 +41,9 @@ class KdaRecurrenceProducer {
     constexpr uint32_t kSharedBytes = kKeyBytes + (Config::kWithOut ? Config::ScoreTile::kBytes : 0);
     ptx::mbarrier_arrive_expect_tx(full, kSharedBytes + sizeof(stage.u0) + sizeof(decay));
     ptx::bulk_load(&stage.w, record + layout_.w(), kSharedBytes, full);
-    ptx::bulk_load(stage.u0, record + layout_.u0() + work_.value_panel * kKdaPanelBytes, sizeof(stage.u0), full);
+    // That of a transition is not looked at.
+    const int u0_panel = work_.value_panel < layout_.value_panels ? work_.value_panel : 0;
+    ptx::bulk_load(stage.u0, record + layout_.u0() + u0_panel * kKdaPanelBytes, sizeof(stage.u0), full);
     ptx::bulk_load(decay, record + layout_.decay(), sizeof(decay), full);
   }
 

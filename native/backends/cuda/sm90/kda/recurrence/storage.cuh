@@ -33,8 +33,9 @@ enum KdaRecurrenceBarrier : int { kBarrierConsumers = 1 };
 // What a block works on.
 struct KdaRecurrenceWork {
   int first_chunk, num_chunks;
-  int sequence, head;
-  int value_panel;  // of the first warpgroup
+  int initial_state, final_state;
+  int head;
+  int value_panel;  // of the first warpgroup; those of a transition follow the others
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -41,7 +41,7 @@ class KdaReverseConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    load_transposed_state(accum_d_state_, params_.d_final_states, block_.sequence.number, block_.head,
+    load_transposed_state(accum_d_state_, params_.d_final_states, block_.sequence.final_state, block_.head,
                           block_.first_value());
     const int num_chunks = block_.sequence.num_chunks;
     if (num_chunks > 0) {
@@ -50,7 +50,7 @@ class KdaReverseConsumer {
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum_d_state_);
     }
-    store_transposed_state(accum_d_state_, params_.d_initial_states, block_.sequence.number, block_.head,
+    store_transposed_state(accum_d_state_, params_.d_initial_states, block_.sequence.initial_state, block_.head,
                            block_.first_value());
   }
 

@@ -2,7 +2,7 @@
 
 namespace warpgrad::cuda::sm90 {
 
-template cudaError_t run_kda_prepare<KdaPrepareConfig<1, false>>(const KdaPrepareParams&, int, cudaStream_t);
-template cudaError_t run_kda_prepare<KdaPrepareConfig<1, true>>(const KdaPrepareParams&, int, cudaStream_t);
+template cudaError_t run_kda_prepare<KdaPrepareConfig<1, false, false>>(const KdaPrepareParams&, int, cudaStream_t);
+template cudaError_t run_kda_prepare<KdaPrepareConfig<1, true, false>>(const KdaPrepareParams&, int, cudaStream_t);
 
 }  // namespace warpgrad::cuda::sm90

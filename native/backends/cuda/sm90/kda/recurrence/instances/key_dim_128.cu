@@ -9,9 +9,11 @@ namespace warpgrad::cuda::sm90 {
 WG_INSTANTIATE(1, kOut);
 WG_INSTANTIATE(1, kOutAndImages);
 WG_INSTANTIATE(1, kImages);
+WG_INSTANTIATE(1, kSegment);
 WG_INSTANTIATE(2, kOut);
 WG_INSTANTIATE(2, kOutAndImages);
 WG_INSTANTIATE(2, kImages);
+WG_INSTANTIATE(2, kSegment);
 
 #undef WG_INSTANTIATE
 

@@ -1,0 +1,8 @@
+#include "backends/cuda/sm90/kda/prepare/instance.cuh"
+
+namespace warpgrad::cuda::sm90 {
+
+template cudaError_t run_kda_prepare<KdaPrepareConfig<4, false, true>>(const KdaPrepareParams&, int, cudaStream_t);
+template cudaError_t run_kda_prepare<KdaPrepareConfig<4, true, true>>(const KdaPrepareParams&, int, cudaStream_t);
+
+}  // namespace warpgrad::cuda::sm90
