@@ -2,6 +2,7 @@
 
 #include "backends/cuda/sm90/attention_bwd/instance.h"
 #include "backends/cuda/sm90/attention_bwd/main/kernel.cuh"
+#include "backends/cuda/sm90/attention_bwd/postprocess/combine.cuh"
 #include "backends/cuda/sm90/attention_bwd/postprocess/postprocess.cuh"
 #include "backends/cuda/sm90/attention_bwd/preprocess/preprocess.cuh"
 
@@ -38,8 +39,11 @@ cudaError_t run_attention_bwd(const AttentionBwdLaunch& launch, cudaStream_t str
   if (status != cudaSuccess) return status;
   status = launch_dependent(main, launch.main_blocks, Config::kThreads, kBytes, stream, launch.main);
   if (status != cudaSuccess) return status;
-  return launch_dependent(attention_bwd_postprocess_kernel<Config>, launch.row_blocks, kPostprocessThreads<Config>, 0,
-                          stream, launch.postprocess);
+  status = launch_dependent(attention_bwd_postprocess_kernel<Config>, launch.row_blocks, kPostprocessThreads<Config>, 0,
+                            stream, launch.postprocess);
+  if (status != cudaSuccess || launch.main.splits == 1) return status;
+  return launch_dependent(attention_bwd_combine_kernel<Config::kType>, launch.combine_blocks, kCombineThreads, 0,
+                          stream, launch.combine);
 }
 
 }  // namespace warpgrad::cuda::sm90

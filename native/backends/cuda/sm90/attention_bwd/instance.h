@@ -12,11 +12,12 @@ struct AttentionBwdLaunch {
   AttentionBwdPreprocessParams preprocess;
   AttentionBwdKernelParams main;
   AttentionBwdPostprocessParams postprocess;
-  int row_blocks;  // of all heads
-  int main_blocks;
+  AttentionBwdCombineParams combine;  // where there are several splits
+  int row_blocks;                     // of all heads
+  int main_blocks, combine_blocks;
 };
 
-// Enqueues the three kernels of one Config; defined in instance.cuh, instantiated in instances/.
+// Enqueues the kernels of one Config; defined in instance.cuh, instantiated in instances/.
 template <class Config>
 cudaError_t run_attention_bwd(const AttentionBwdLaunch& launch, cudaStream_t stream);
 

@@ -12,6 +12,7 @@ namespace warpgrad::cuda::sm90 {
 namespace {
 
 constexpr char kOperation[] = "attentionBackward";
+constexpr int kCombineBlocksEach = 8;  // multiprocessor
 constexpr double kLog2E = 1.44269504088896340736;
 
 // One block a head adds up the parts of its sink's gradient, always in the same order.
@@ -50,7 +51,13 @@ class Launcher {
         d_out_(params.d_out) {}
 
   AttentionBwdLaunch launch(int multiprocessors) const {
-    return {preprocess(), main(), postprocess(), plan_.all_row_blocks, std::min(plan_.num_tiles, multiprocessors)};
+    return {preprocess(),
+            main(),
+            postprocess(),
+            combine(),
+            plan_.all_row_blocks,
+            std::min(plan_.num_tiles, multiprocessors),
+            kCombineBlocksEach * multiprocessors};
   }
   float* d_sink_parts() const { return at<float>(plan_.workspace.d_sink_parts); }
 
@@ -115,6 +122,9 @@ class Launcher {
     result.dq_turn = dq_turn();
     result.dk = params_.dk.data;
     result.dv = params_.dv.data;
+    result.dk_parts = at<float>(plan_.workspace.dk_parts);
+    result.dv_parts = at<float>(plan_.workspace.dv_parts);
+    result.key_rows = k_.batches * k_.rows;
 
     result.counters = reinterpret_cast<int32_t*>(header_);
     result.sequences = sequences();
@@ -124,6 +134,7 @@ class Launcher {
 
     result.kv_heads = static_cast<int32_t>(k_.heads);
     result.group = static_cast<int32_t>(q_.heads / k_.heads);
+    result.splits = plan_.splits;
     result.batches = static_cast<int32_t>(q_.batches);
     result.row_blocks = plan_.row_blocks;
     result.qk_dim = static_cast<int32_t>(q_.dim);
@@ -148,6 +159,19 @@ class Launcher {
     result.qk_dim = static_cast<int32_t>(q_.dim);
     result.scale = params_.options.scale;
     return result;
+  }
+
+  AttentionBwdCombineParams combine() const {
+    // Of packed tensors, the rows past the last sequence have no parts.
+    const int64_t rows = k_.packed ? params_.options.cu_seqlens_k.back() : k_.batches * k_.rows;
+    const auto gradient = [&](const float* parts, const TensorView& grad) {
+      const int64_t row_elements = k_.heads * grad.shape[grad.rank - 1];
+      return AttentionBwdCombineParams::Gradient{parts, k_.batches * k_.rows * row_elements, grad.data,
+                                                 rows * row_elements};
+    };
+    return {{gradient(at<const float>(plan_.workspace.dk_parts), params_.dk),
+             gradient(at<const float>(plan_.workspace.dv_parts), params_.dv)},
+            plan_.splits};
   }
 
   const ops::AttentionBackwardParams& params_;

@@ -17,6 +17,7 @@ struct AttentionBwdKernel;
 struct AttentionBwdPlan {
   const AttentionBwdKernel* kernel;
   int num_tiles;
+  int splits;          // of the query heads of a group, worked on by different blocks
   int row_blocks;      // of one head
   int all_row_blocks;  // of all heads and batches
   AttentionBwdSequence dense;
@@ -29,7 +30,7 @@ struct AttentionBwdPlan {
 
   // Offsets into the device memory that one launch needs besides.
   struct Workspace {
-    size_t lse_log2, delta, dq_accum, dq_turn, d_sink_parts, bytes;
+    size_t lse_log2, delta, dq_accum, dq_turn, dk_parts, dv_parts, d_sink_parts, bytes;
   };
   Workspace workspace;
 };

@@ -7,7 +7,7 @@
 namespace warpgrad::cuda::sm90 {
 
 // One sequence of a packed batch, or the whole dense batch, in the order of their tiles and of their row blocks. Tiles
-// of keys are numbered section by section; a section is `heads_per_section` kv heads times all key blocks.
+// of keys are numbered section by section; a section is `heads_per_section` splits of kv heads times all key blocks.
 struct AttentionBwdSequence {
   int32_t first_tile;
   int32_t q_start, q_len;  // rows of the packed tensors; 0 and the length when dense
@@ -31,6 +31,9 @@ struct AttentionBwdKernelParams {
   int32_t* dq_turn;       // [row blocks]: how many key blocks have added to it; null unless deterministic
   void* dk;               // [B, Sk, Hkv, D] or [total_k, Hkv, D]
   void* dv;               // the same with Dv
+  float* dk_parts;        // [splits] of the same, where there is more than one split
+  float* dv_parts;
+  int64_t key_rows;  // B * Sk, or total_k
 
   int32_t* counters;                      // [2]: next tile, blocks that have finished; zero between launches
   const AttentionBwdSequence* sequences;  // [num_sequences], null when dense
@@ -40,6 +43,7 @@ struct AttentionBwdKernelParams {
 
   int32_t kv_heads;
   int32_t group;       // H / Hkv
+  int32_t splits;      // of the query heads of a group; each makes its own part of dK and dV
   int32_t batches;     // 1 when packed
   int32_t row_blocks;  // of one head
   int32_t qk_dim, v_dim;

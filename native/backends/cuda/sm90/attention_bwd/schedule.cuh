@@ -10,11 +10,12 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// The work of one block: kBlockN keys of one kv head against the row blocks m_first..m_last of every head of its group.
+// The work of one block: kBlockN keys of one kv head against the row blocks m_first..m_last of some heads of its group.
 struct AttentionBwdWork {
   int64_t key_row;  // of the block's first key in dk and dv, counted in [Hkv, D] rows
   int32_t n;        // key block; < 0: no more work
-  int32_t kv_head;
+  int32_t kv_head, split;
+  int32_t first_head, num_heads;  // query heads
   int32_t q_len, k_len;
   int32_t q_row_shift, q_batch;           // tensor map coordinates of the sequence in q and dO
   int32_t k_row_shift, k_batch;           // in k and v
@@ -59,17 +60,24 @@ template <class Config>
 __device__ __forceinline__ void plan_tile(const AttentionBwdKernelParams& params, const AttentionBwdSequence& sequence,
                                           int tile, AttentionBwdWork& work) {
   const bool packed = params.sequences != nullptr;
-  const auto [block, kv_head, batch] = place_of_tile(tile - sequence.first_tile, sequence.key_blocks,
-                                                     sequence.heads_per_section, params.kv_heads, params.batches);
+  const auto [block, head_split, batch] =
+      place_of_tile(tile - sequence.first_tile, sequence.key_blocks, sequence.heads_per_section,
+                    params.kv_heads * params.splits, params.batches);
 
-  work.kv_head = kv_head;
+  work.kv_head = head_split / params.splits;
+  work.split = head_split - work.kv_head * params.splits;
+  const int split_heads = (params.group + params.splits - 1) / params.splits;
+  const int first_of_group = work.split * split_heads;
+  work.first_head = work.kv_head * params.group + first_of_group;
+  work.num_heads = min(split_heads, params.group - first_of_group);
   work.q_len = sequence.q_len;
   work.k_len = sequence.k_len;
   work.q_row_shift = params.q_row_end - sequence.q_len;
   work.k_row_shift = params.k_row_end - sequence.k_len;
   work.q_batch = packed ? sequence.q_start + sequence.q_len : batch;
   work.k_batch = packed ? sequence.k_start + sequence.k_len : batch;
-  work.row_block = (batch * params.kv_heads + kv_head) * params.group * params.row_blocks + sequence.first_row_block;
+  work.row_block =
+      (batch * params.kv_heads * params.group + work.first_head) * params.row_blocks + sequence.first_row_block;
 
   const int n = params.last_keys_first ? sequence.key_blocks - 1 - block : block;
   const int first_key = n * Config::kBlockN;
@@ -77,7 +85,7 @@ __device__ __forceinline__ void plan_tile(const AttentionBwdKernelParams& params
   work.key_row = (packed ? sequence.k_start : static_cast<int64_t>(batch) * sequence.k_len) + first_key;
   set_band(params, sequence, work);
   find_row_blocks<Config::kBlockM, Config::kBlockN>(work, first_key);
-  work.last_row_block = work.row_block + (params.group - 1) * params.row_blocks + work.m_last;
+  work.last_row_block = work.row_block + (work.num_heads - 1) * params.row_blocks + work.m_last;
   work.head_step = params.row_blocks - (work.m_last - work.m_first + 1);
 }
 

@@ -53,9 +53,9 @@ class AttentionBwdByKeys {
       for (int i = 0; i < kGradRegisters; ++i) accum_dk_[i] = accum_dv_[i] = 0;
       if (uniform(work.m_first) <= uniform(work.m_last)) walk(work);
       release(&storage_.bar_kv_empty);
-      store_rows<Config>(params_, work, warpgroup_idx_ * kWarpgroupRows, accum_dv_, 1.0f, params_.dv, params_.v_dim);
-      store_rows<Config>(params_, work, warpgroup_idx_ * kWarpgroupRows, accum_dk_, params_.scale, params_.dk,
-                         params_.qk_dim);
+      const int first_row = warpgroup_idx_ * kWarpgroupRows;
+      store_rows<Config>(params_, work, first_row, accum_dv_, 1.0f, values_target(params_));
+      store_rows<Config>(params_, work, first_row, accum_dk_, params_.scale, keys_target(params_));
       release(&storage_.bar_work_empty[slot]);
     }
   }

@@ -66,11 +66,12 @@ class AttentionBwdRole {
     const int m_first = uniform(work.m_first), m_last = uniform(work.m_last);
     if (m_first > m_last) return;
     int head_block = uniform(work.row_block);
+    const int num_heads = uniform(work.num_heads);
     role().template step<true>(work, m_first, head_block + m_first);
     ++num_steps_;
     int m = m_first + 1;
 #pragma unroll 1
-    for (int head = 0; head < params_.group; ++head) {
+    for (int head = 0; head < num_heads; ++head) {
 #pragma unroll 1
       for (; m <= m_last; ++m) {
         role().template step<false>(work, m, head_block + m);
@@ -263,11 +264,10 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
   __device__ __forceinline__ void end_tile(const AttentionBwdWork& work) {
     release(&storage_.bar_kv_empty);
     const float factor = kOfValues ? 1.0f : params_.scale;
-    void* grad = kOfValues ? params_.dv : params_.dk;
-    const int columns = kOfValues ? params_.v_dim : params_.qk_dim;
-    store_rows<Config>(params_, work, 0, left_, factor, grad, columns);
+    const AttentionBwdGradTarget target = kOfValues ? values_target(params_) : keys_target(params_);
+    store_rows<Config>(params_, work, 0, left_, factor, target);
     if constexpr (kRightColumns > 0) {
-      store_rows<Config>(params_, work, 0, right_, factor, grad, columns, kLeftColumns);
+      store_rows<Config>(params_, work, 0, right_, factor, target, kLeftColumns);
     }
   }
 

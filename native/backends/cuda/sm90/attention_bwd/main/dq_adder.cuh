@@ -51,7 +51,7 @@ __device__ __forceinline__ void for_each_dq_turn(AttentionBwdStorage<Config>& st
     ptx::mbarrier_wait(&storage.bar_work_full[slot], Slots::parity(tile));
     const AttentionBwdWork& work = storage.work[slot];
     if (work.n < 0) break;
-    for (int head = 0; head < params.group; ++head) {
+    for (int head = 0; head < work.num_heads; ++head) {
       for (int m = work.m_first; m <= work.m_last; ++m) {
         const int last_query = min((m + 1) * Config::kBlockM, work.q_len) - 1;
         const int last_key = min(work.k_len - 1, last_query + work.key_shift_high);

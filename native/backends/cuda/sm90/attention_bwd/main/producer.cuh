@@ -41,7 +41,7 @@ class AttentionBwdProducer {
   __device__ __forceinline__ void load_tile(const AttentionBwdWork& work) {
     const int m_first = work.m_first, m_last = work.m_last;
     if (m_last < m_first) return load_keys(work);
-    for (int head = 0; head < params_.group; ++head) {
+    for (int head = 0; head < work.num_heads; ++head) {
       for (int m = m_first; m <= m_last; ++m) {
         load_rows(work, head, m);
         if (head == 0 && m == m_first) load_keys(work);
@@ -53,7 +53,7 @@ class AttentionBwdProducer {
     const uint32_t stage = Stages::stage(num_steps_), free_parity = Stages::parity(num_steps_) ^ 1;
     const int64_t first_row = static_cast<int64_t>(work.row_block + head * params_.row_blocks + m) * Config::kBlockM;
     const int row = work.q_row_shift + m * Config::kBlockM;
-    const int q_head = work.kv_head * params_.group + head;
+    const int q_head = work.first_head + head;
 
     ptx::mbarrier_wait(&storage_.bar_q_empty[stage], free_parity);
     load_operand<typename Config::QueryTile>(storage_.smem_q[stage].bytes, params_.tensor_map_q, row, q_head,
