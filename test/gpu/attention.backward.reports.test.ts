@@ -86,8 +86,12 @@ describeCuda('attention backward, what broke others', () => {
       for (const [name, { data }] of Object.entries({ dk, dv })) {
         const keys = { shape: [300, 2, dim], data };
         expectZeroRows(name, keys, 0, 150);
-        expect(sliceOf(keys, 0, 150, 300).data.some((value) => value === 0 || Number.isNaN(value))).toBe(false);
+        for (let key = 150; key < 300; key++) {
+          const row = sliceOf(keys, 0, key, key + 1).data; // single elements may cancel to 0
+          expect({ name, key, zero: row.every((value) => value === 0) }).toEqual({ name, key, zero: false });
+        }
       }
+      expect(await attentionFailures(few, 'bfloat16', CUDA)).toEqual([]);
       const many = drawCase(random, [1, 300, 4, dim], [1, 100, 2, dim], { causal: true });
       const { out, dq } = await run(many, det); // query i stands at key i - 200
       for (const [name, { data }] of Object.entries({ out, dq })) {

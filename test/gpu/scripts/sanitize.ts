@@ -39,9 +39,10 @@ async function attend(
   const operands = [fill(q, dtype), fill(k, dtype), withValues(k)] as [Tensor, Tensor, Tensor];
   const dOut = withValues(q);
   const { out, lse } = attentionForward(...operands, options);
-  const gradients = attentionBackward(dOut, ...operands, out, lse, { ...options, deterministic });
+  const seen = SEES_BULK_STORES ? out : withValues(q); // what the backward reads in place of `out`
+  const gradients = attentionBackward(dOut, ...operands, seen, lse, { ...options, deterministic });
   const results = [out, lse, ...(Object.values(gradients) as Tensor[])];
-  await finish(results, [...operands, dOut]);
+  await finish(results, [...operands, dOut, ...(SEES_BULK_STORES ? [] : [seen])]);
 }
 
 /** Reads the results, where that is no false alarm, and disposes of all. */
@@ -90,7 +91,7 @@ interface KdaSizes {
   readonly sequences: number;
 }
 
-/** Forward and, where there is one, backward. */
+/** Forward and backward. */
 async function recur(
   sizes: KdaSizes,
   kind: 'given' | 'softplus' | 'bounded',
@@ -113,7 +114,7 @@ async function recur(
     ...{ ...options, qkL2Norm: true, betaLogits: true, initialState, outputFinalState: true },
     ...(gate && { gate }),
   });
-  const gradients: Record<string, Tensor> = V > 128 ? {} : { ...kdaBackward(dOut, saved, { dFinalState }) };
+  const gradients = kdaBackward(dOut, saved, { dFinalState });
   saved.dispose();
   const results = [...Object.values(outputs), ...Object.values(gradients)];
   await finish(results, [...operands, g, beta, dOut, aLog, dtBias, initialState, dFinalState]);

@@ -186,11 +186,9 @@ class KdaGradientsStorer {
     }
   }
 
-  // Gives a slot back once its content has been read.
+  // Gives a slot back once its content has been read: every lane for itself, since each reads rows of ragged chunks.
   __device__ __forceinline__ void release(uint64_t* empty) {
-    __syncwarp();
-    if (lane_ != 0) return;
-    ptx::bulk_wait_group_read<0>();
+    if (lane_ == 0) ptx::bulk_wait_group_read<0>();
     ptx::mbarrier_arrive(empty);
   }
 

@@ -12,7 +12,7 @@ __device__ __forceinline__ void init_sum_barriers(KdaGradientsStorage<Config>& s
   constexpr int kThreads = Config::kConsumerThreads;
   for (int i = 0; i < Config::kGateSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_g_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_g_empty[i], 1);
+    ptx::mbarrier_init(&storage.bar_g_empty[i], kWarpThreads);
   }
   for (int i = 0; i < kKdaScalarSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_token_scalars_full[i], 1);
@@ -34,7 +34,7 @@ __device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& stora
   for (int i = 0; i < kNumKdaGradientsInputs; ++i) {
     const bool freed_by_storer = i == kKdaV || i == kKdaK || i == kKdaQ;
     ptx::mbarrier_init(&storage.bar_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? 1 : kConsumers);
+    ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? kWarpThreads : kConsumers);
   }
   ptx::mbarrier_init(&storage.bar_dv_full, Config::kConsumerThreads);
   init_sum_barriers(storage);

@@ -11,7 +11,7 @@ template <class Config>
 __device__ __forceinline__ void init_wide_barriers(KdaGradientsStorage<Config>& storage) {
   for (int input : {kKdaK, kKdaQ}) {
     ptx::mbarrier_init(&storage.bar_full[input], 1);
-    ptx::mbarrier_init(&storage.bar_empty[input], 1);
+    ptx::mbarrier_init(&storage.bar_empty[input], kWarpThreads);
   }
   ptx::mbarrier_init(&storage.bar_values_full, 1);
   ptx::mbarrier_init(&storage.bar_values_empty, Config::kConsumerThreads);
