@@ -21,7 +21,7 @@ export function parseOptions<Options extends OptionTypes>(
 
 /** The value of `--device`. */
 export function parseDevice(value: string): Device | 'auto' {
-  if (!/^(auto|cpu|cuda(:\d+)?)$/.test(value)) {
+  if (!/^(auto|cpu|cuda(:\d{1,4})?)$/.test(value)) {
     throw new UsageError(`--device must be auto, cpu, cuda or cuda:N, got '${value}'`);
   }
   return value as Device | 'auto';

@@ -27,6 +27,7 @@ describe('command line', () => {
     [['--jsno'], "warpgrad: unknown option '--jsno'"],
     [['doctor', '--jsno'], "warpgrad doctor: unknown option '--jsno'"],
     [['check', '--device', 'tpu'], "warpgrad check: --device must be auto, cpu, cuda or cuda:N, got 'tpu'"],
+    [['check', '--device=cuda:99999'], "warpgrad check: --device must be auto, cpu, cuda or cuda:N, got 'cuda:99999'"],
     [['check', '--device', '--json'], "warpgrad check: option '--device' argument is ambiguous"],
     [['check', 'everything'], "warpgrad check: unexpected argument 'everything'"],
     [['bench', '--op=conv'], "warpgrad bench: --op must be attention or kda, got 'conv'"],
