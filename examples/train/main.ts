@@ -1,5 +1,5 @@
 /** Trains the model and reports: `npm start`. */
-import { existsSync, mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmdirSync } from 'node:fs';
 import path from 'node:path';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import * as tf from '@tensorflow/tfjs';
@@ -111,8 +111,9 @@ function makeLevels(folder: string): void {
 function makeFolder(folder: string): void {
   try {
     makeLevels(path.resolve(folder));
+    rmdirSync(mkdtempSync(path.join(folder, '.warpgrad-'))); // it may be a file, or not writable
   } catch (cause) {
-    throw new UsageError(`--out: cannot make the folder ${folder}: ${(cause as Error).message}`, { cause });
+    throw new UsageError(`--out: cannot write to the folder ${folder}: ${(cause as Error).message}`, { cause });
   }
 }
 

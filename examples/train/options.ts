@@ -20,7 +20,7 @@ export const HELP = `Trains a small language model (one KDA layer, one attention
   --resume FILE   go on from a checkpoint as if the run had not stopped
   --out DIR       folder for the curve, the sample and the summary (default: runs/<time>)
   --json          print the summary as JSON on the standard output, and all else on the standard error
-  --help          print this
+  --help, -h      print this
 `;
 
 export interface Options {
@@ -39,7 +39,7 @@ const STRING = { type: 'string' } as const;
 const FLAG = { type: 'boolean', default: false } as const;
 const SPECIFICATION = {
   ...{ text: STRING, steps: STRING, device: STRING, seed: STRING, save: STRING, resume: STRING, out: STRING },
-  ...{ json: FLAG, help: FLAG },
+  ...{ json: FLAG, help: { ...FLAG, short: 'h' } },
 };
 
 /** @throws UsageError for anything that the program can't take. */
@@ -48,9 +48,10 @@ export function parseOptions(args: string[]): Options {
   if (given.resume !== undefined && seed !== undefined) {
     throw new UsageError('--seed: a resumed run keeps the seed of its checkpoint; leave --seed out');
   }
-  if (!/^(auto|cpu|cuda(:\d+)?)$/.test(device)) {
+  if (!/^(auto|cpu|cuda(:\d{1,4})?)$/.test(device)) {
     throw new UsageError(`--device must be auto, cpu, cuda or cuda:N, got '${device}'`);
   }
+  if (out === '') throw new UsageError("--out must be a folder, got ''");
   checkTarget(given.save);
   return {
     ...given,
@@ -81,6 +82,7 @@ function wholeNumber(name: string, value: string | undefined, fallback: number, 
 /** Found out now, and not after the training. */
 function checkTarget(save: string | undefined): void {
   if (save === undefined) return;
+  if (save === '') throw new UsageError("--save must be a file, got ''");
   const folder = path.dirname(path.resolve(save));
   if (!existsSync(folder)) throw new UsageError(`--save: there is no folder ${folder}`);
   if (statSync(save, { throwIfNoEntry: false })?.isDirectory()) throw new UsageError(`--save: ${save} is a folder`);

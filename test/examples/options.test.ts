@@ -10,6 +10,10 @@ test('defaults', () => {
   expect(parseOptions([]).out).toMatch(/^runs.\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d$/);
 });
 
+test('-h is --help', () => {
+  expect(parseOptions(['-h']).help).toBe(true);
+});
+
 test('every option', () => {
   const args = [
     '--text',
@@ -40,6 +44,9 @@ test.each<[string, string[], string]>([
   ['a fractional seed', ['--seed', '1.5'], "--seed must be a whole number of at least 0, got '1.5'"],
   ['a seed past what numbers hold', ['--seed', '1e30'], "--seed must be a whole number of at least 0, got '1e30'"],
   ['an unknown device', ['--device', 'tpu'], "--device must be auto, cpu, cuda or cuda:N, got 'tpu'"],
+  ['a device number past all', ['--device', 'cuda:99999'], '--device must be auto, cpu, cuda or cuda:N'],
+  ['no folder', ['--out='], "--out must be a folder, got ''"],
+  ['no target', ['--save='], "--save must be a file, got ''"],
   ['a target without a folder', ['--save', 'no/where'], '--save: there is no folder'],
   ['a folder as target', ['--save', '.'], '--save: . is a folder'],
   ['a seed for a resumed run', ['--resume', 'x', '--seed', '1'], '--seed: a resumed run keeps the seed'],

@@ -76,6 +76,12 @@ test('a mistake ends the program with its message alone', async () => {
   expect(stderr).not.toContain('    at ');
 });
 
+test('a file for --out is refused before the training', async () => {
+  const { code, stderr } = await train(['--text', 'text.txt', '--device', 'cpu', '--steps', '1', '--out', 'text.txt']);
+  expect({ code, stderr }).toEqual({ code: 1, stderr: expect.stringContaining('--out: cannot write to the folder') });
+  expect(stderr.split('\n')).toHaveLength(2);
+});
+
 test('a GPU where there is none', async () => {
   const { code, stderr } = await train(['--device', 'cuda'], { WARPGRAD_DISABLE_CUDA: '1' });
   expect(code).toBe(1);
