@@ -75,6 +75,11 @@ export class Graph {
   /** @internal */
   readonly notCloneable = NOT_CLONEABLE.graph;
 
+  /** Made by this package, not merely something with the prototype. */
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return typeof value === 'object' && value !== null && #handle in value;
+  }
+
   private constructor(handle: NativeGraph, stream: Stream) {
     if (!(handle instanceof addon.NativeGraph)) throw new WarpgradTypeError('Graph: made by stream.capture()');
     this.#handle = handle;

@@ -76,6 +76,11 @@ export class Tensor {
   /** @internal */
   readonly notCloneable = NOT_CLONEABLE;
 
+  /** Made by this package, not merely something with the prototype. */
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return typeof value === 'object' && value !== null && #handle in value;
+  }
+
   private constructor(
     proof: typeof MADE_HERE,
     handle: NativeTensor,

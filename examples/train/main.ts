@@ -128,6 +128,11 @@ function resumeCommand(checkpoint: string, { text, steps }: Options): string {
   return `npm start -- --resume ${checkpoint}${rest} --steps ${steps}`;
 }
 
+// A reader that has seen enough, such as `head`, does not end the training.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error;
+});
+
 main().catch((error: unknown) => {
   process.stderr.write(
     error instanceof UsageError ? `error: ${error.message}\n` : `${(error as Error).stack ?? error}\n`,

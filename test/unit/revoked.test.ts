@@ -1,4 +1,15 @@
-import { attentionBackward, attentionForward, configure, kdaBackward, kdaForward, Stream, Tensor } from '../../lib';
+import {
+  attentionBackward,
+  attentionForward,
+  configure,
+  Event,
+  Graph,
+  kdaBackward,
+  kdaForward,
+  KdaSaved,
+  Stream,
+  Tensor,
+} from '../../lib';
 
 // Every use of a revoked proxy throws, even Array.isArray: arguments are refused with the codes of this package all the same.
 
@@ -55,4 +66,15 @@ test('a revoked proxy in place of anything', () => {
     }
     expect({ name, code }).toEqual({ name, code: expect.stringMatching(/^ERR_(INVALID_ARG_TYPE|OUT_OF_RANGE)$/) });
   }
+});
+
+test('is an instance of no class, like whatever has only the prototype of one', () => {
+  const { proxy, revoke } = Proxy.revocable({}, {});
+  revoke();
+  for (const made of [Tensor, Graph, Event, Stream, KdaSaved]) {
+    const only = Object.create(made.prototype) as unknown;
+    const answers = [proxy instanceof made, only instanceof made];
+    expect({ class: made.name, answers }).toEqual({ class: made.name, answers: [false, false] });
+  }
+  expect(Tensor.zeros([1])).toBeInstanceOf(Tensor);
 });
