@@ -66,18 +66,12 @@ interface Problem {
   readonly beta: Tensor;
   readonly aLog: Tensor | undefined;
   readonly dtBias: Tensor | undefined;
-  /** dtBias as [HV, K]: itself or a view. */
-  readonly bias: Tensor | undefined;
   readonly initialState: Tensor | undefined;
   readonly outShape: readonly number[];
   readonly stateShape: readonly number[];
   readonly numChunks: number;
   readonly arguments: KdaArguments;
 }
-
-/** The tensors that a problem's operations read. */
-const inputsOf = ({ q, k, v, g, beta, aLog, bias, initialState }: Problem) =>
-  [q, k, v, g, beta, aLog, bias, initialState] as const;
 
 /** What kdaBackward needs, with shares in the elements of the inputs. */
 interface Kept {
@@ -166,10 +160,8 @@ function checkProblem(
   const stateShape = Object.freeze([sequences, headsV, vk ? valueDim : keyDim, vk ? keyDim : valueDim]);
   const { aLog, dtBias, kind, lowerBound } = checkGate(caller, operands, options.gate, headsV, keyDim);
   const { betaLogits, allowNegEigval } = betaOptions(caller, options);
-  const initialState =
-    options.initialState === undefined
-      ? undefined
-      : operands.shaped('initialState', options.initialState, stateShape, ['float32']);
+  const { initialState: state } = options;
+  const initialState = state === undefined ? state : operands.shaped('initialState', state, stateShape, ['float32']);
   // NOTE: without a spread, with which the engine would make up a new kind of object for every call.
   const problem: Problem = {
     q,
@@ -181,7 +173,6 @@ function checkProblem(
     aLog,
     dtBias,
     stateShape,
-    bias: dtBias?.rank === 1 ? dtBias.view([headsV, keyDim]) : dtBias,
     outShape: Object.freeze([batch, tokens, headsV, valueDim]),
     numChunks: countChunks(cuSeqlens, batch, tokens),
     arguments: [
@@ -207,8 +198,7 @@ function cuSeqlensOption(caller: string, value: unknown, batch: number, tokens: 
 }
 
 function layoutOption(caller: string, value: unknown): 'kv' | 'vk' {
-  if (value === undefined) return 'kv';
-  if (value === 'kv' || value === 'vk') return value;
+  if (value === undefined || value === 'kv' || value === 'vk') return value ?? 'kv';
   throw new WarpgradTypeError(`${caller}: stateLayout must be 'kv' or 'vk', got ${describe(value)}`);
 }
 
@@ -276,7 +266,9 @@ export function kdaForward(
   const outputChunkStates = flagOption(caller, 'outputChunkStates', options.outputChunkStates);
   const saving = flagOption(caller, 'saveIntermediates', options.saveIntermediates);
   const stream = operands.stream(options.stream);
-  const inputs = inputsOf(problem);
+  const { aLog, dtBias, initialState } = problem;
+  const bias = dtBias?.rank === 1 ? dtBias.view([v.shape[2], q.shape[3]]) : dtBias; // no sooner: a refused call holds nothing
+  const inputs = [q, k, v, g, beta, aLog, bias, initialState] as const;
   const handles = inputs.map((tensor) => operands.optionalHandle(tensor)) as KdaInputs;
   const out = allocateTensor(problem.outShape, q.dtype, stream);
   const finalState = outputFinalState ? allocateTensor(problem.stateShape, 'float32', stream) : undefined;
@@ -295,7 +287,7 @@ export function kdaForward(
   );
   const shares = inputs.map((tensor) => tensor && shareTensor(caller, tensor));
   const saved = makeSaved({ problem, shares, intermediates });
-  if (problem.bias !== problem.dtBias) problem.bias?.dispose(); // shared with `saved`
+  if (bias !== dtBias) bias?.dispose(); // shared with `saved`
   return { out, ...(finalState && { finalState }), ...(chunkStates && { chunkStates }), saved };
 }
 

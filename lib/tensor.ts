@@ -295,7 +295,7 @@ export class Tensor {
    * of more than 16 MiB that are under way, as a replay does. What an operation failed to write stays failed.
    * @param source of the same shape, on any device
    */
-  copyFrom(source: Tensor, options: { stream?: Stream } = {}): void {
+  copyFrom(source: Tensor, options: { stream?: Stream | undefined } = {}): void {
     const caller = 'copyFrom';
     expectKnownOptions(caller, options, ['stream']);
     if (!isTensor(source)) throw new WarpgradTypeError(`${caller}: source must be a Tensor, got ${describe(source)}`);
@@ -334,7 +334,7 @@ export class Tensor {
   }
 
   /** A contiguous copy, or another tensor on the same buffer when this one is contiguous. */
-  contiguous(options: { stream?: Stream } = {}): Tensor {
+  contiguous(options: { stream?: Stream | undefined } = {}): Tensor {
     expectKnownOptions('contiguous', options, ['stream']);
     if (options.stream !== undefined) resolveStream('contiguous', options.stream, this.device);
     return this.isContiguous

@@ -73,7 +73,9 @@ function misunderstood(by: string, problem: string, usage: string): number {
 
 // A reader that has seen enough, such as `head`, is no fault.
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
-  if (error.code !== 'EPIPE') throw error;
+  if (error.code === 'EPIPE') return;
+  process.stderr.write(`warpgrad: the output can't be written: ${error.message}\n`);
+  process.exit(1);
 });
 
 void main(process.argv.slice(2)).then((status) => {

@@ -18,9 +18,9 @@ import type { Inputs, OperationDType, Recorded } from './tfjsOperation';
 /** Where an operation runs, and in which type. */
 export interface Placement {
   /** Default: 'auto', the GPU if one is usable, else the CPU. */
-  device?: DeviceOption;
+  device?: DeviceOption | undefined;
   /** The type of q, k, v and the result inside the operation. Default: float32 on the CPU, bfloat16 on a GPU. */
-  dtype?: OperationDType;
+  dtype?: OperationDType | undefined;
 }
 
 const PLACEMENT_OPTIONS = ['device', 'dtype'];

@@ -42,8 +42,9 @@ export function differentiable(
   record: (tensors: Inputs<Tensor>) => Recorded,
 ): tfjs.Tensor[] {
   for (const [key, input] of Object.entries(inputs)) checkInput(name, key, input);
-  const device = resolveDevice(name, placement.device ?? 'auto');
-  const dtype = placement.dtype ?? (device === 'cpu' ? 'float32' : 'bfloat16');
+  const { device: deviceOption = 'auto' } = placement;
+  const device = resolveDevice(name, deviceOption);
+  const { dtype = device === 'cpu' ? 'float32' : 'bfloat16' } = placement;
   if (!OPERATION_DTYPES.includes(dtype)) {
     throw new WarpgradTypeError(`${name}: dtype must be one of ${OPERATION_DTYPES.join(', ')}, got ${describe(dtype)}`);
   }

@@ -55,6 +55,17 @@ describe('command line', () => {
     expect(warpgrad(['--version']).stdout).toBe(`${version}\n`);
   });
 
+  test('an output that takes nothing is a condition, not a crash', () => {
+    const full = fs.openSync('/dev/full', 'w');
+    const options = { encoding: 'utf8', stdio: ['ignore', full, 'pipe'] } as const;
+    const { status, stderr } = spawnSync(process.execPath, [PROGRAM, 'doctor'], options);
+    fs.closeSync(full);
+    expect({ status, stderr }).toEqual({
+      status: 1,
+      stderr: "warpgrad: the output can't be written: ENOSPC: no space left on device, write\n",
+    });
+  });
+
   test('a GPU that is not there is a condition, not a crash', () => {
     const { status, stdout, stderr } = warpgrad(['check', '--device', 'cuda'], { WARPGRAD_DISABLE_CUDA: '1' });
     expect({ status, stdout }).toEqual({ status: 1, stdout: '' });

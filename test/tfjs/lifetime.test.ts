@@ -145,6 +145,8 @@ describe('arguments', () => {
     const without = (options: object) => () => kda(...kdaOperands(), options);
     expect(() => attention(q, k, v, null as never)).toThrow('attention: options must be an object, got null');
     expect(without(null as never)).toThrow('kda: options must be an object, got null');
+    expect(without({ device: nothing })).toThrow("kda: device must be 'cpu', 'cuda', 'cuda:N' or 'auto', got null");
+    expect(without({ dtype: nothing })).toThrow('kda: dtype must be one of float32, float16, bfloat16, got null');
     expect(without({ gate: nothing })).toThrow('kda: gate: options must be an object, got null');
     expect(() => attention(q, k, v, { sink: nothing })).toThrow('attention: sink must be a tensor of TensorFlow.js');
     expect(without({ initialState: nothing })).toThrow('kda: initialState must be a tensor of TensorFlow.js');

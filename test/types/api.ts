@@ -18,6 +18,7 @@ import {
   type KdaSaved,
   type TypedArray,
 } from '../../lib';
+import type { TfjsAttentionOptions, TfjsKdaOptions } from '../../lib/integrations/tfjs';
 
 // Compiled, never run: api.test.ts checks that every line that must not compile does not, and that all others do.
 
@@ -84,6 +85,10 @@ export function attention(): void {
   const stream = undefined as Stream | undefined;
   attentionForward(tensor, tensor, tensor, { stream, sink: undefined });
   Tensor.zeros([1], { stream, dtype: undefined });
+  tensor.copyFrom(tensor.contiguous({ stream }), { stream });
+  const placement = { device: undefined as Device | undefined, dtype: undefined };
+  const placed: TfjsAttentionOptions & TfjsKdaOptions = placement;
+  exactly<TfjsAttentionOptions & TfjsKdaOptions>()(placed);
   exactly<Tensor>()(dq, dk, dv);
   exactly<Tensor | undefined>()(dSink);
 

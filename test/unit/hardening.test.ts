@@ -1,7 +1,18 @@
 import { runInNewContext } from 'node:vm';
-import { attentionBackward, attentionForward, configure, Event, KdaSaved, Stream, Tensor } from '../../lib';
+import {
+  attentionBackward,
+  attentionForward,
+  configure,
+  Event,
+  kdaForward,
+  KdaSaved,
+  memoryStats,
+  Stream,
+  Tensor,
+} from '../../lib';
 import { addon, MAX_CPU_THREADS } from '../../lib/native';
 import { expectError } from '../support/expectError';
+import { settledStats } from '../support/settled';
 
 // Ways to misuse the library that once crashed it, hung it or gave a wrong answer. Expected values follow from the
 // documented rules: refused with a code, or rounded once to nearest even.
@@ -158,6 +169,17 @@ describe('objects', () => {
     refused({ constructor: { name: 'x'.repeat(1e6) } }, /got x{60}…$/);
     refused(new (class {})(), /got an object$/);
   });
+
+  test.each([{ scale: NaN }, { outputFinalState: 1 as never }])(
+    'a refused call holds nothing of dtBias: %p',
+    (wrong) => {
+      const [q, beta, bias] = [[1, 1, 1, 4], [1, 1, 1], [4]].map((shape) => Tensor.zeros(shape));
+      const { allocations } = settledStats();
+      expect(() => kdaForward(q, q, q, q, beta, { gate: { lowerBound: -5, dtBias: bias }, ...wrong })).toThrow();
+      bias.dispose();
+      expect(memoryStats().allocations).toBe(allocations - 1);
+    },
+  );
 
   test('copyFrom of what was disposed', () => {
     const [target, source] = [Tensor.from([1]), Tensor.from([2])];
