@@ -80,7 +80,7 @@ export function attentionBackwardReference(
         dk.data[kAt + c] += scale * dScore * q.data[qAt + c];
       }
     });
-    if (dSink) dSink.data[head] -= Math.exp(options.sink.data[head] - row.lse) * delta;
+    if (dSink && row.lse !== -Infinity) dSink.data[head] -= Math.exp(options.sink.data[head] - row.lse) * delta;
   });
   return { dq, dk, dv, ...(dSink && { dSink }) };
 }

@@ -1,3 +1,5 @@
+import { attentionBackwardReference } from '../../lib/reference/attention';
+import { float64, zeros64 } from '../../lib/reference/float64';
 import { expectClose, maxAbs } from '../support/compare';
 import {
   attentionInputTensors,
@@ -36,4 +38,13 @@ describe('attention reference gradients are the derivatives of its forward', () 
     );
     expect(failures).toEqual([]);
   });
+});
+
+// By docs/attention.md: a row without keys has gradients of zero, also where the sink is turned off.
+test('a sink of -Infinity gets no gradient from rows without keys', () => {
+  const [q, k, dOut] = [float64([1, 2, 3], [1, 3, 1, 1]), float64([1, 2], [1, 2, 1, 1]), zeros64([1, 3, 1, 1])];
+  const options = { causal: true, sink: float64([-Infinity], [1]) };
+  dOut.data.fill(1);
+  const { dSink } = attentionBackwardReference(dOut, q, k, k, options);
+  expect(dSink!.data[0]).toBeCloseTo(0, 12);
 });
