@@ -57,8 +57,10 @@ describe('command line', () => {
 
   test('an output that takes nothing is a condition, not a crash', () => {
     const full = fs.openSync('/dev/full', 'w');
-    const options = { encoding: 'utf8', stdio: ['ignore', full, 'pipe'] } as const;
-    const { status, stderr } = spawnSync(process.execPath, [PROGRAM, 'doctor'], options);
+    const { status, stderr } = spawnSync(process.execPath, [PROGRAM, 'doctor'], {
+      encoding: 'utf8',
+      stdio: ['ignore', full, 'pipe'],
+    });
     fs.closeSync(full);
     expect({ status, stderr }).toEqual({
       status: 1,
