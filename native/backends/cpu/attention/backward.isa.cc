@@ -40,7 +40,9 @@ void backward_prepare(const PrepareTask& task) {
       const float lse = task.lse[row];
       task.delta[row] = delta;
       task.lse_log2[row] = lse_in_log2(lse);
-      if (task.d_sink != nullptr) d_sink -= exp(min(splat(0.0f), splat(task.sink - lse)))[0] * delta;
+      // A row that sees neither a key nor a sink has no weights, and not the power of -inf + inf.
+      if (task.d_sink == nullptr || lse == -__builtin_inff()) continue;
+      d_sink -= exp(min(splat(0.0f), splat(task.sink - lse)))[0] * delta;
     }
     if (task.d_sink != nullptr) *task.d_sink = d_sink;
   });

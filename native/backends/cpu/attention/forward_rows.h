@@ -28,7 +28,8 @@ struct Scratch {
 
 template <int kVecs>
 struct RowState {
-  Vec sink[kVecs];                 // in units of log2, -inf without one
+  Vec sink[kVecs];                 // -inf without one
+  Vec sink_log2[kVecs];            // in units of log2
   Vec max[kVecs];                  // of the scores so far, in units of log2
   Vec sum[kVecs];                  // of exp2(score - max)
   Vec rescale[kVecs];              // what the newest tile's maximum makes of the earlier sums
@@ -48,7 +49,7 @@ class ForwardRows {
   void run() {
     pack_queries();
     load_sinks();
-    add_keys(state_.sink);
+    add_keys(state_.sink_log2);
     store_lse();
     IVec found{};
     const Means means(state_);
@@ -135,17 +136,24 @@ class ForwardRows {
   void load_sinks() {
     for (int v = 0; v < kVecs; ++v) {
       const bool one = block_.sink != nullptr && block_.sink_stride == 0;
-      state_.sink[v] = splat(one ? *block_.sink * kLog2E : kNegativeInfinity);
+      state_.sink[v] = splat(one ? *block_.sink : kNegativeInfinity);
     }
     for (int lane = 0; block_.sink_stride != 0 && lane < block_.num_rows; ++lane) {
-      state_.sink[lane / kLanes][lane % kLanes] = block_.sink[lane * block_.sink_stride] * kLog2E;
+      state_.sink[lane / kLanes][lane % kLanes] = block_.sink[lane * block_.sink_stride];
+    }
+    // A large one may be more than a float in units of log2: there any score is as far from it as from the largest
+    // float. NaN and infinities stay what they are.
+    const Vec largest = splat(__FLT_MAX__);
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec sink = state_.sink[v], sink_log2 = sink * kLog2E;
+      state_.sink_log2[v] = abs(sink) <= largest ? min(largest, max(-largest, sink_log2)) : sink;
     }
   }
 
   void start_rows(int64_t begin, const Vec (&start)[kVecs]) {
     const int64_t last_row = this->last_row();
     for (int v = 0; v < kVecs; ++v) {
-      const Vec sink = state_.sink[v];
+      const Vec sink = state_.sink_log2[v];
       state_.max[v] = start[v];
       state_.sum[v] = sink == kNegativeInfinity ? Vec{} : exp2(sink - start[v]);
       for (int i = 0; i < kLanes; ++i) {
@@ -308,7 +316,10 @@ class ForwardRows {
 
   void store_lse() {
     for (int v = 0; v < kVecs; ++v) {
-      const Vec lse = fma(state_.max[v], splat(kLn2), log(state_.sum[v]));
+      // The sink itself where it is the maximum: in units of log2 it may be cut to the largest float.
+      const Vec log_sum = log(state_.sum[v]);
+      const IVec of_sink = state_.max[v] == state_.sink_log2[v];
+      const Vec lse = of_sink ? state_.sink[v] + log_sum : fma(state_.max[v], splat(kLn2), log_sum);
       const IVec lost = (state_.sum[v] == 0.0f) & ~no_key(state_, v);
       const Vec written = lost ? splat(__builtin_nanf("")) : lse;
       const int rest = block_.num_rows - v * kLanes, count = rest < kLanes ? rest : kLanes;
@@ -351,7 +362,7 @@ class ForwardRows {
     Vec start[kVecs];
     for (int v = 0; v < kVecs; ++v) {
       const Vec total = fma(log(state_.sum[v]), splat(kLog2E), state_.max[v]);
-      start[v] = FloatProducts::non_finite(total) ? state_.sink[v] : total;
+      start[v] = FloatProducts::non_finite(total) ? state_.sink_log2[v] : total;
     }
     add_keys(start);
     const Means new_means(state_);
