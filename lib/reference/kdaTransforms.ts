@@ -23,23 +23,28 @@ export function normalizeRowBackward(y: Float64Array, r: number, dy: Float64Arra
   return dy.map((value, d) => r * (value - y[d] * projection));
 }
 
+/** a = exp(A_log), 1 without A_log; finite, so that what it multiplies may be 0. */
+function expALog(aLog = 0): number {
+  return Math.min(Math.exp(aLog), Number.MAX_VALUE);
+}
+
 /** The log decay of a raw gate value. */
 export function gateValue(x: number, { aLog, bias, lowerBound }: GateChannel): number {
-  const a = Math.exp(aLog ?? 0);
+  const a = expALog(aLog);
   return lowerBound === undefined ? -a * softplus(x + bias) : lowerBound * sigmoid(a * (x + bias));
 }
 
 /** Gradients to the raw gate value (the bias has the same) and to A_log, from the gradient `dg` of the log decay. */
 export function gateBackward(x: number, dg: number, channel: GateChannel): { dx: number; dALog: number } {
   const { aLog, bias, lowerBound } = channel;
-  const a = Math.exp(aLog ?? 0);
+  const a = expALog(aLog);
   if (lowerBound === undefined) {
     const dx = -a * sigmoid(x + bias) * dg;
     return { dx, dALog: dg === 0 ? 0 : gateValue(x, channel) * dg }; // a decay of −∞ has no gradient, not NaN
   }
-  const s = sigmoid(a * (x + bias));
-  const dx = lowerBound * s * (1 - s) * a * dg;
-  return { dx, dALog: dx === 0 ? 0 : dx * (x + bias) };
+  const u = a * (x + bias);
+  const du = lowerBound * sigmoid(u) * sigmoid(-u) * dg;
+  return { dx: a * du, dALog: du === 0 ? 0 : u * du };
 }
 
 /** β = σ(b), or 2σ(b) with `allowNegEigval`. */

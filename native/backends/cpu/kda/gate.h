@@ -12,21 +12,41 @@ namespace {
 // What turns the gate's input x of one value head into g.
 struct Gate {
   ops::GateKind kind;
-  float a;  // exp(A_log), 1 without A_log
+  float a_log;  // 0 without A_log
+  float a[2];   // exp(A_log) is the product: it may be more than a float, and what it multiplies little
   float lower_bound;
   const float* bias;  // [K], or null
 };
 
 WARPGRAD_INLINE Gate gate_of(const kda::Problem& problem, int64_t head) {
-  const float a = problem.a_log ? exp(splat(problem.a_log[head * problem.a_log_stride]))[0] : 1.0f;
+  constexpr float kMost = 88;  // e^88 is a float
+  const float a_log = problem.a_log ? problem.a_log[head * problem.a_log_stride] : 0.0f;
+  const Vec rest = min(splat(kMost), max(Vec{}, splat(a_log - kMost)));
+  const Vec a = exp(min(splat(kMost), splat(a_log)));
   const float* bias = problem.dt_bias ? problem.dt_bias + head * problem.dt_bias_stride : nullptr;
-  return {problem.gate, a, problem.lower_bound, bias};
+  return {problem.gate, a_log, {a[0], exp(rest)[0]}, problem.lower_bound, bias};
+}
+
+WARPGRAD_INLINE Vec times_a(const Gate& gate, Vec x) {
+  return x * gate.a[0] * gate.a[1];
 }
 
 WARPGRAD_INLINE Vec biased(const Gate& gate, const float* x, int d, int K) {
   const Vec value = load(x + d);
   if (!gate.bias) return value;
   return value + (K - d >= kLanes ? load(gate.bias + d) : load_partial(gate.bias + d, K - d > 0 ? K - d : 0));
+}
+
+// The softplus gate's -g = a softplus(z), and its derivative a sigmoid(z).
+struct SoftplusGate {
+  Vec value, slope;
+};
+WARPGRAD_INLINE SoftplusGate softplus_gate(const Gate& gate, Vec z) {
+  // So far below 0 both are e^(A_log + z), which is of common size also where its factors are not.
+  const IVec far_below = z < -18.0f;
+  const Vec e = exp(far_below ? gate.a_log + z : -abs(z));
+  const Vec softplus = max(Vec{}, z) + log1p_unit(e), sigmoid = (z < 0.0f ? e : splat(1.0f)) / (1.0f + e);
+  return {far_below ? e : times_a(gate, softplus), far_below ? e : times_a(gate, sigmoid)};
 }
 
 // x[0..K) becomes g; the padding up to Kp becomes 0.
@@ -36,9 +56,9 @@ WARPGRAD_INLINE void gate_row(const Gate& gate, int K, int Kp, float* x) {
     const Vec z = biased(gate, x, d, K);
     Vec g;
     if (gate.kind == ops::GateKind::kSoftplus) {
-      g = -gate.a * softplus(z);  // g = -a softplus(x + bias)
+      g = -softplus_gate(gate, z).value;  // g = -a softplus(x + bias)
     } else {
-      g = gate.lower_bound * sigmoid(gate.a * z);  // g = lb sigmoid(a (x + bias))
+      g = gate.lower_bound * sigmoid(times_a(gate, z));  // g = lb sigmoid(a (x + bias))
     }
     store(x + d, lane_numbers() + d < K ? g : Vec{});
   }
@@ -50,20 +70,20 @@ WARPGRAD_INLINE void gate_row_backward(const Gate& gate, int K, int Kp, const fl
   if (gate.kind == ops::GateKind::kGiven) return;
   for (int d = 0; d < Kp; d += kLanes) {
     const Vec z = biased(gate, x, d, K);
+    // A gate at its limit has no gradient, however infinite its other factor is.
+    const IVec inside = lane_numbers() + d < K;
     const Vec dg_d = load(dg + d);
     Vec dx, term;
     if (gate.kind == ops::GateKind::kSoftplus) {
-      dx = -gate.a * sigmoid(z) * dg_d;     // dx = -a sigmoid(x + bias) dg
-      term = -gate.a * softplus(z) * dg_d;  // dA_log = sum g dg
+      const SoftplusGate softplus = softplus_gate(gate, z);
+      dx = (inside & (dg_d != 0.0f)) ? -softplus.slope * dg_d : Vec{};  // dx = -a sigmoid(x + bias) dg
+      term = dx != 0.0f ? -softplus.value * dg_d : Vec{};               // dA_log = sum g dg
     } else {
-      const Vec s = sigmoid(gate.a * z);  // dx = lb s (1 - s) a dg
-      dx = gate.lower_bound * gate.a * s * sigmoid(-gate.a * z) * dg_d;
-      term = dx * z;  // dA_log = sum dx (x + bias)
+      const Vec u = times_a(gate, z);  // du = lb s (1 - s) dg with s = sigmoid(u)
+      const Vec du = inside ? gate.lower_bound * sigmoid(u) * sigmoid(-u) * dg_d : Vec{};
+      dx = times_a(gate, du);              // dx = lb s (1 - s) a dg
+      term = du != 0.0f ? du * u : Vec{};  // dA_log = sum dx (x + bias)
     }
-    // A gate at its limit has no gradient, however infinite its other factor is.
-    const IVec inside = lane_numbers() + d < K;
-    dx = (inside & (dg_d != 0.0f)) ? dx : Vec{};
-    term = (inside & (dx != 0.0f)) ? term : Vec{};
     store(dg + d, dx);
     store(d_bias + d, load(d_bias + d) + dx);
     d_a_log += term;

@@ -160,9 +160,4 @@ WARPGRAD_INLINE Vec sigmoid(Vec x) {
   return 1.0f / (1.0f + exp(-x));
 }
 
-// log(1 + e^x): within 4 ulp, also far below 0. Its derivative is sigmoid.
-WARPGRAD_INLINE Vec softplus(Vec x) {
-  return max(splat(0.0f), x) + log1p_unit(exp(-abs(x)));
-}
-
 }  // namespace warpgrad::cpu::WARPGRAD_ISA
