@@ -4,7 +4,7 @@ import { drawKdaCase, fullKdaCase, roundedKdaCase, type KdaCase } from '../suppo
 import { expectIndependentEntries, expectPackedAsAlone, expectSameResults } from '../support/kdaProperties';
 import { Random } from '../support/random';
 import { runKda, type KdaRun } from '../support/run';
-import { kdaNaturalsByCpu, kdaToleranceOnGpu } from '../support/tolerance';
+import { kdaNaturalsByCpu, kdaToleranceOnGpu } from '../support/kdaTolerance';
 
 // Long sequences of few heads, which the forward recurrence cuts into segments unless `batchInvariant` says otherwise.
 // Expected values: the CPU backend in float32, and what a test states.

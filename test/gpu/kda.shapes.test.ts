@@ -4,7 +4,7 @@ import { PUBLIC_RMS_RATIO } from '../support/kdaReports';
 import { caseOfTwins, compareKdaTwins, disposeKdaTwins, drawKdaTwins, type KdaShape } from '../support/kdaTwins';
 import { Random } from '../support/random';
 import type { KdaResults } from '../support/run';
-import { kdaNaturalsByCpu, kdaToleranceOnGpu } from '../support/tolerance';
+import { kdaNaturalsByCpu, kdaToleranceOnGpu } from '../support/kdaTolerance';
 
 // Shapes of KDA, forward and backward, with states before and after. Expected values: the CPU backend in float32 on the same
 // rounded inputs, which its own tests compare with the float64 reference.
@@ -14,7 +14,7 @@ const pool = new Pool('KDA shapes');
 async function compared(shape: KdaShape) {
   const twins = drawKdaTwins(pool, shape);
   const { gpu, cpu } = await compareKdaTwins(twins);
-  const naturals: Partial<Record<keyof KdaResults, number>> = await kdaNaturalsByCpu(await caseOfTwins(twins));
+  const naturals = await kdaNaturalsByCpu(await caseOfTwins(twins));
   disposeKdaTwins(twins);
   return { gpu, cpu, naturals };
 }

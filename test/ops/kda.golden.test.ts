@@ -9,7 +9,7 @@ import {
 } from '../support/golden';
 import { kdaReference, roundedKdaCase } from '../support/kdaCases';
 import { runKda, type KdaResults } from '../support/run';
-import { kdaNaturals, kdaTolerance } from '../support/tolerance';
+import { kdaNaturals, kdaTolerance, type KdaNaturals } from '../support/kdaTolerance';
 
 // Expected values: test/golden (float64), with the tolerances of its FORMAT.md. Its inputs are exact in bfloat16.
 describe.each([...goldenNames('kda'), ...goldenNames('kdaChained')])('KDA on golden %s', (name) => {
@@ -38,7 +38,7 @@ describe.each([...goldenNames('kda'), ...goldenNames('kdaChained')])('KDA on gol
   describe('float16', () => {
     const float16Item = roundedKdaCase(item, 'float16');
     const expected = kdaReference(float16Item);
-    let naturals: Partial<Record<keyof KdaResults, number>>;
+    let naturals: KdaNaturals;
     let actual: KdaResults;
     beforeAll(async () => {
       naturals = kdaNaturals(float16Item);

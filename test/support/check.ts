@@ -4,14 +4,8 @@ import { failuresOf } from './compare';
 import type { Operand } from './dtypes';
 import { kdaReference, roundedKdaCase, type KdaCase } from './kdaCases';
 import { runAttention, runKda, type AttentionResults, type KdaResults, type KdaRun } from './run';
-import {
-  attentionNaturals,
-  kdaNaturals,
-  kdaNaturalsByCpu,
-  kdaTolerance,
-  kdaToleranceOnGpu,
-  randomTolerance,
-} from './tolerance';
+import { kdaNaturals, kdaNaturalsByCpu, kdaTolerance, kdaToleranceOnGpu, type KdaNaturals } from './kdaTolerance';
+import { attentionNaturals, randomTolerance } from './tolerance';
 
 /** What is wrong with the library's forward and backward of a case, against the float64 reference on the rounded inputs. */
 export async function attentionFailures(
@@ -45,7 +39,7 @@ export async function kdaFailuresBesideCpu(drawn: KdaCase, run: KdaRun): Promise
 function failuresBeside(
   actual: KdaResults,
   expected: Partial<KdaResults>,
-  naturals: Partial<Record<keyof KdaResults, number>>,
+  naturals: KdaNaturals,
   { dtype, device = 'cpu' }: KdaRun,
 ): string[] {
   return failuresOf(actual, expected, (name) =>
