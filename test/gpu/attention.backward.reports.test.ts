@@ -64,6 +64,13 @@ describeCuda('attention backward, what broke others', () => {
     expect(await attentionFailures(item, 'bfloat16', CUDA)).toEqual([]);
   });
 
+  // In units of log2 it is more than a float32 holds.
+  test.each([2.4e38, -2.4e38])('a sink of %d beside rows that see no key', async (logit) => {
+    const sink = { shape: [2], data: Float64Array.of(logit, 0.5) };
+    const item = drawCase(new Random(`sink ${logit}`), [1, 90, 2, 64], [1, 50, 1, 64], { causal: true, sink });
+    expect(await attentionFailures(item, 'bfloat16', CUDA)).toEqual([]);
+  });
+
   test.each(DIMS)('flash-attention 2324, 1228: rows past the end are exactly 0, D %i', async (dim) => {
     const cu = [0, 3, 8];
     const options = { cuSeqlensQ: cu, cuSeqlensK: cu, causal: true };

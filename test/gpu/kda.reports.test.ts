@@ -40,6 +40,21 @@ describeCuda('KDA, decays and β at their limits', () => {
     expect(await failures(drawKdaCase(random, sizes, { gate }, draw))).toEqual([]);
   });
 
+  // exp(A_log) is more than a float32 holds; at 0 the bounded gate's gradient would be, too.
+  test.each([
+    ['bounded', 89],
+    ['bounded', 1000],
+    ['softplus', 89],
+    ['softplus', 1000],
+  ])('the %s gate with A_log %d', async (kind, aLog) => {
+    const random = new Random(`${kind} gate ${aLog}`);
+    const logs = { shape: [2], data: Float64Array.of(aLog, 0) };
+    const gate = { aLog: logs, ...(kind === 'bounded' && { lowerBound: -5 }) };
+    const draw = () => random.pick([-1, 1]) * random.between(0.5, 3);
+    const sizes = { T: 150, heads: [1, 2], dims: [128, 128] } as const;
+    expect(await failures(drawKdaCase(random, sizes, { gate }, draw))).toEqual([]);
+  });
+
   test.each([
     ['0 or 1', (random: Random) => random.pick([0, 1])],
     ['0', () => 0],
