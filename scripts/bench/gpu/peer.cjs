@@ -153,4 +153,4 @@ class Peer {
   }
 }
 
-module.exports = { Peer, PeerProcess, Peers, unlessLost };
+module.exports = { Peer, PeerProcess, Peers, PeersLost, unlessLost };
