@@ -146,12 +146,14 @@ async function kda(): Promise<void> {
       }
     }
   }
-  const common = { dims: [128, 128], dtype: 'bfloat16', gateDtype: 'bfloat16', sequences: 1 } as const;
-  // A sequence so long that it is cut into segments, and every ring is used again and again.
-  await recur({ ...common, heads: [1, 1], T: 4100 }, 'bounded', {});
-  // More pairs of a sequence and a head than there are multiprocessors, for which blocks are wider. initcheck keeps 256
-  // reports of a launch, and its false ones alone are more here.
-  if (SEES_BULK_STORES) await recur({ ...common, heads: [140, 140], T: 70 }, 'bounded', {});
+  // initcheck keeps 256 reports of a launch, and its false ones alone would be more in what follows.
+  if (!SEES_BULK_STORES) return;
+  const common = { dtype: 'bfloat16', gateDtype: 'bfloat16', sequences: 1 } as const;
+  // A sequence so long that it is cut into segments, and that every ring is gone through many times.
+  await recur({ ...common, dims: [128, 128], heads: [1, 1], T: 4100 }, 'bounded', {});
+  // More pairs of a sequence and a head than there are multiprocessors, for which blocks are wider; more tiles, too.
+  await recur({ ...common, dims: [128, 128], heads: [140, 140], T: 70 }, 'bounded', {});
+  await recur({ ...common, dims: [256, 256], heads: [40, 40], T: 130 }, 'bounded', {});
 }
 
 async function conversions(): Promise<void> {
