@@ -1,6 +1,6 @@
 import { attentionForward, memoryStats, Stream, Tensor, type Event, type Graph } from '../../lib';
 import { expectBitwiseEqual } from '../support/compare';
-import { CUDA, describeCuda } from '../support/cuda';
+import { CUDA, describeCuda, keepBusy } from '../support/cuda';
 import { expectError } from '../support/expectError';
 import { Random } from '../support/random';
 import { toTensor } from '../support/run';
@@ -88,6 +88,22 @@ describeCuda('a captured graph', () => {
       graph.replay();
       step(direct);
       expectBitwiseEqual(`step ${n}`, await x.data(), await direct.data());
+    }
+  });
+
+  test('overwrites a tensor of another stream after what that still reads', async () => {
+    using x = draw('x', SHAPE);
+    using y = draw('y', SHAPE);
+    using load = draw('load', [1, 4096, 8, 128]);
+    using graph = stream.capture(() => x.copyFrom(y, { stream }));
+    using source = draw('x', SHAPE);
+    const expected = await source.data();
+    for (let n = 0; n < 5; n++) {
+      x.copyFrom(source, { stream });
+      keepBusy(Stream.current(CUDA), load);
+      using copy = x.to({});
+      graph.replay();
+      expectBitwiseEqual(`copy ${n}`, await copy.data(), expected);
     }
   });
 

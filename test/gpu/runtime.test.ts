@@ -1,7 +1,7 @@
 import { attentionForward, memoryStats, Stream, systemInfo, Tensor, type Device } from '../../lib';
 import { runScript } from '../support/child';
 import { expectBitwiseEqual } from '../support/compare';
-import { CUDA, describeCuda } from '../support/cuda';
+import { CUDA, describeCuda, keepBusy } from '../support/cuda';
 import { expectError } from '../support/expectError';
 import { Random } from '../support/random';
 import { toTensor } from '../support/run';
@@ -184,6 +184,38 @@ describeTwo('two GPUs', () => {
     using converted = x.slice(1, 0, 100).to({ device: two, dtype: 'float32' });
     using here = x.slice(1, 0, 100).to({ dtype: 'float32' });
     expectBitwiseEqual('converted', await converted.data(), await here.data());
+  });
+
+  test('views, there and back while both are busy', async () => {
+    using x = draw('x', [2, 1024, 8, 128]);
+    using load = draw('load', [1, 4096, 8, 128]);
+    using loadThere = load.to({ device: two });
+    const [here, there] = [new Stream(one), new Stream(two)];
+    for (let n = 0; n < 5; n++) {
+      using view = x.slice(1, 100 * n, 100 * n + 301).transpose(1, 2);
+      keepBusy(here, load);
+      keepBusy(there, loadThere);
+      const moved = view.to({ device: two, stream: there });
+      using back = moved.to({ device: one, stream: here });
+      moved.dispose();
+      expectBitwiseEqual(`copy ${n}`, await back.data(), await view.data());
+    }
+  });
+
+  test('what the other one still reads is overwritten afterwards', async () => {
+    using source = draw('source', [1, 2048, 8, 128]);
+    using replacement = draw('replacement', [1, 2048, 8, 128]);
+    using target = source.to({});
+    using sourceThere = source.to({ device: two });
+    const [here, there] = [new Stream(one), new Stream(two)];
+    const bits = await source.data();
+    for (let n = 0; n < 5; n++) {
+      target.copyFrom(n % 2 ? sourceThere : source, { stream: here });
+      keepBusy(there, sourceThere);
+      using moved = target.to({ device: two, stream: there });
+      target.copyFrom(replacement, { stream: here });
+      expectBitwiseEqual(`copy ${n}`, await moved.data(), bits);
+    }
   });
 
   test('operations on both are refused', () => {

@@ -64,6 +64,21 @@ describeCuda('streams', () => {
     const back = copy.to({ dtype: 'bfloat16' });
     expectBitwiseEqual('copy', await back.data(), bits);
   });
+
+  test('copyFrom on another stream waits for what the own stream of the tensor still reads', async () => {
+    const other = new Stream(CUDA);
+    const [source, replacement] = [draw([1, 2048, 8, 128]), draw([1, 2048, 8, 128])];
+    const target = source.to({});
+    const bits = await source.data();
+    for (let n = 0; n < 5; n++) {
+      target.copyFrom(source, { stream: other }); // from now on the other stream is the last that wrote it
+      keepBusy(Stream.current(CUDA), source);
+      const copy = target.to({});
+      target.copyFrom(replacement, { stream: other });
+      expectBitwiseEqual(`copy ${n}`, await copy.data(), bits);
+      copy.dispose();
+    }
+  });
 });
 
 describeCuda('environments', () => {

@@ -1,7 +1,8 @@
 import { readFileSync } from 'node:fs';
+import { decompress } from 'fzstd';
 
 // The machine code of GPU kernels in an object file or an addon, without a disassembler: the CUDA compiler leaves each
-// file's kernels in an ELF image of their own, one `.text.<kernel>` section a kernel, 16 bytes an instruction.
+// file's kernels in a fat binary, as an ELF image with one `.text.<kernel>` section a kernel, 16 bytes an instruction.
 
 /** Opcodes (the first 16 bits of an instruction, their low 9 bits) of Hopper's machine code. */
 const OPCODES = {
@@ -19,20 +20,35 @@ export interface KernelCode {
   readonly counts: Readonly<Record<Instruction, number>>;
 }
 
-const ELF_MAGIC = Buffer.from('\x7fELF', 'latin1');
-const CUDA_MACHINE = 190;
+const FAT_BINARY_MAGIC = Buffer.from('50ed55ba', 'hex');
+const ELF_KIND = 2;
 const KERNEL_SECTION = '.text.';
 
-/** Every kernel in the file; images that are compressed are not found. */
+/** Every kernel in the file. */
 export function kernelsOf(path: string): KernelCode[] {
   const file = readFileSync(path);
   const kernels: KernelCode[] = [];
-  for (let at = file.indexOf(ELF_MAGIC); at >= 0; at = file.indexOf(ELF_MAGIC, at + 1)) {
-    if (at + 64 <= file.length && file.readUInt16LE(at + 18) === CUDA_MACHINE) {
-      kernels.push(...kernelsOfImage(file.subarray(at)));
-    }
+  for (let at = file.indexOf(FAT_BINARY_MAGIC); at >= 0; at = file.indexOf(FAT_BINARY_MAGIC, at + 1)) {
+    kernels.push(...imagesOf(file.subarray(at)).flatMap(kernelsOfImage));
   }
   return kernels;
+}
+
+/** A header with the size of all entries; each entry has a header of its own, and its image is compressed by Zstandard. */
+function imagesOf(fatBinary: Buffer): Buffer[] {
+  const images: Buffer[] = [];
+  let at = fatBinary.readUInt16LE(6);
+  const end = at + Number(fatBinary.readBigUInt64LE(8));
+  while (at < end) {
+    const [headerBytes, bytes] = [fatBinary.readUInt32LE(at + 4), Number(fatBinary.readBigUInt64LE(at + 8))];
+    const [compressedBytes, imageBytes] = [fatBinary.readUInt32LE(at + 16), fatBinary.readUInt32LE(at + 56)];
+    const compressed = fatBinary.subarray(at + headerBytes, at + headerBytes + compressedBytes);
+    if (fatBinary.readUInt16LE(at) === ELF_KIND) {
+      images.push(Buffer.from(decompress(compressed, new Uint8Array(imageBytes)).buffer));
+    }
+    at += headerBytes + bytes;
+  }
+  return images;
 }
 
 function kernelsOfImage(image: Buffer): KernelCode[] {

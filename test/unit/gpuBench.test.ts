@@ -1,4 +1,5 @@
 import { differences, windows, worst } from '../../scripts/bench/gpu/checks.cjs';
+import { Peers, PeersLost, unlessLost } from '../../scripts/bench/gpu/peer.cjs';
 import { ratiosOf } from '../../scripts/bench/gpu/ratios.cjs';
 import { pages } from '../../scripts/bench/gpu/report.cjs';
 
@@ -49,6 +50,47 @@ describe('checks of results', () => {
   });
 });
 
+describe('peers whose process ends', () => {
+  /** Processes that answer so many times, one after the other. */
+  const processes = (...answers: number[]) => {
+    const started: { lost: boolean; ask: () => Promise<object> }[] = [];
+    const start = () => {
+      let left = answers[started.length] ?? 0;
+      const ask = () => {
+        if (left-- > 0) return Promise.resolve({ implementations: ['a', 'b'], versions: { a: '1' }, supported: true });
+        process.lost = true;
+        return Promise.reject(new PeersLost('ended'));
+      };
+      const process = { lost: false, ask, stop: () => undefined };
+      started.push(process);
+      return process as never;
+    };
+    return { started, peers: new Peers(start, 'scratch') };
+  };
+
+  test('are absent from the case, and there again for the next', async () => {
+    const { started, peers } = processes(2, 9);
+    const [a, b] = await peers.present();
+    expect(await unlessLost(() => a.load([], {}))).toBe(true);
+    expect(await unlessLost(() => b.load([], {}))).toBeUndefined();
+    expect(peers.lost).toBe(true);
+    const again = await peers.present();
+    expect(again.map(({ name }) => name)).toEqual(['a', 'b']);
+    expect(await peers.present()).toBe(again);
+    expect([started.length, peers.lost, peers.versions]).toEqual([2, false, { a: '1' }]);
+  });
+
+  test('are given up when that does not help', async () => {
+    const { started, peers } = processes();
+    for (let n = 0; n < 5; n++) expect(await peers.present()).toEqual([]);
+    expect([started.length, peers.lost]).toEqual([3, true]);
+  });
+
+  test('other errors are not theirs', async () => {
+    await expect(unlessLost(() => Promise.reject(new Error('own')))).rejects.toThrow('own');
+  });
+});
+
 test('a peer is compared with the variant of the same name, and this package with its own default', () => {
   const rows = [
     row('a', 'warpgrad', 2),
@@ -80,6 +122,8 @@ test('a report has tables, bars, and curves where there are points for them', as
       ['warpgrad', 'peer'].map((name, n) => row(`T ${tokens}`, name, (1 + n) * tokens, { tokens })),
     ),
   });
+  const failed = { ...report([1]), failures: ['T 2: it is wrong'] };
+  expect((await pages(failed))['.md']).toContain('\nNot measured: T 2: it is wrong.\n');
   const few = await pages(report([1, 2, 4]));
   expect(Object.keys(few)).toEqual(['.json', '.md', '.svg']);
   expect(few['.md']).toContain('| T 4  |       4.000 |  0.0 % |       0 |   8.000 | 2.00 |');

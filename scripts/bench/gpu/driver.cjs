@@ -12,8 +12,7 @@ const { differences, windows, worst } = require('./checks.cjs');
 const { ROOT, sizeOf } = require('./common.cjs');
 const { OPERATIONS } = require('./operations.cjs');
 const { Own } = require('./own.cjs');
-const { Peer, PeerProcess } = require('./peer.cjs');
-
+const { PeerProcess, Peers, unlessLost } = require('./peer.cjs');
 const { normalNumbers, repeated, writeNumbers } = require('./pool.cjs');
 const { ratiosOf } = require('./ratios.cjs');
 
@@ -27,6 +26,7 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
 /**
  * @typedef {import('./operations.cjs').Operation} Operation
  * @typedef {import('./operations.cjs').Case} Case
+ * @typedef {import('./peer.cjs').Peer} Peer
  * @typedef {import('./peercache.cjs').PeerCache} PeerCache
  * @typedef {Record<string, { offset: number, shape: number[] }>} Placement where in the pool each input lies
  *
@@ -54,7 +54,7 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
  * @property {string} date
  * @property {Record<string, string | number>} versions
  * @property {string} commit
- * @property {string[]} failures cases in which this package was wrong
+ * @property {string[]} failures what was not measured because of an error: cases, the peers
  * @property {Row[]} rows
  * @property {Record<string, { geometricMean: number, minimum: number }>} ratios of each other's time over this package's
  * @property {({ case: string, implementation: string } & Memory)[]} memory
@@ -95,12 +95,10 @@ function poolSize(cases) {
   return Math.max(...ends);
 }
 
-class WrongResult extends Error {}
-
 /**
  * The implementations that give the right results, with their errors.
  * @param {Case} item @param {Operation} operation @param {Own} own @param {(Own | Peer)[]} others
- * @throws WrongResult where this package does not
+ * @throws where this package does not
  */
 async function verified(item, { results, allowedError }, own, others) {
   const blocks = await own.reference();
@@ -110,8 +108,10 @@ async function verified(item, { results, allowedError }, own, others) {
   const ownWindows = await own.values(everywhere);
   const right = [];
   for (const implementation of [own, ...others]) {
-    const errors = differences(results, parts, await implementation.values(parts), expected);
-    const values = implementation === own ? ownWindows : await implementation.values(everywhere);
+    const given = await unlessLost(() => implementation.values(parts));
+    const values = implementation === own ? ownWindows : await unlessLost(() => implementation.values(everywhere));
+    if (!given || !values) continue;
+    const errors = differences(results, parts, given, expected);
     const apart = worst(differences(results, everywhere, values, ownWindows));
     const mine = implementation instanceof Own;
     const allowed = mine ? allowedError : PEER_ALLOWANCE * allowedError;
@@ -121,7 +121,7 @@ async function verified(item, { results, allowedError }, own, others) {
         ([name, error]) => `${name} ${error}`,
       );
       const message = `${item.label}: ${implementation.name} is wrong: ${found.join(', ')}`;
-      if (mine) throw new WrongResult(message);
+      if (mine) throw new Error(message);
       console.error(message);
     }
   }
@@ -137,25 +137,27 @@ async function measureCase(item, operation, own, others, { rounds, burst }, step
   const sets = place(item);
   const present = [];
   await own.load(sets, item.options);
-  for (const other of others) if (await other.load(sets, item.options)) present.push(other);
+  for (const other of others) if (await unlessLost(() => other.load(sets, item.options))) present.push(other);
   const right = await verified(item, operation, own, present);
-  const samples = right.map((found) => ({ ...found, times: /** @type {number[]} */ ([]) }));
+  const samples = right.map((found) => ({ ...found, times: /** @type {(number | undefined)[]} */ ([]) }));
   for (let round = 0; round < rounds; round++) {
     for (let turn = 0; turn < samples.length; turn++) {
       const { implementation, times } = samples[(round + turn) % samples.length];
       await sleep(IDLE_MILLISECONDS);
-      times.push(await implementation.time(burst));
+      times.push(await unlessLost(() => implementation.time(burst)));
     }
     step();
   }
-  const rows = samples.map(({ implementation, times, errors }) => {
-    const { middle: ms, spread } = summarize(times);
+  const rows = samples.flatMap(({ implementation, times, errors }) => {
+    if (times.includes(undefined)) return [];
+    const { middle: ms, spread } = summarize(/** @type {number[]} */ (times));
     const timed = { case: item.label, implementation: implementation.name, ms, spread, tflops: item.flops / ms / 1e9 };
     return { ...timed, errors, ...(item.curves && { curves: item.curves }) };
   });
   const memory = [];
   for (const { implementation } of item.memory ? right : []) {
-    memory.push({ case: item.label, implementation: implementation.name, ...(await implementation.memory()) });
+    const taken = await unlessLost(() => implementation.memory());
+    if (taken) memory.push({ case: item.label, implementation: implementation.name, ...taken });
   }
   return { rows, overhead: await own.overhead(), memory };
 }
@@ -165,7 +167,8 @@ async function measureCase(item, operation, own, others, { rounds, burst }, step
  * @property {boolean} quick
  * @property {PeerCache | null} peers null: this package alone
  * @property {RegExp} [cases]
- * @property {(report: Report, done: Row[]) => Promise<void>} onCase told of the report so far, and of the rows that are new
+ * @property {(report: Report, done: Row[]) => Promise<void>} onCase told of the report so far, and of the rows that are new,
+ * if any
  *
  * @param {string} name of the operation @param {Wanted} wanted @returns {Promise<Report>}
  */
@@ -180,22 +183,20 @@ async function measure(name, { quick, peers, cases: chosen, onCase }) {
   const folder = fs.mkdtempSync(path.join(shared, 'warpgrad-bench-'));
   const inFolder = (/** @type {string} */ file) => path.join(folder, file);
   const progress = new Progress(cases.length * effort.rounds);
-  /** @type {PeerProcess | undefined} */
+  /** @type {Peers | undefined} */
   let python;
   try {
     const [numbers, size] = [normalNumbers(SEED), poolSize(cases)];
     const pool = repeated(numbers, size, `cuda:${gpu.index}`);
     const own = new Own(operation, pool);
-    /** @type {(Own | Peer)[]} */
-    const others = Object.keys(operation.variants).map((variant) => new Own(operation, pool, variant));
-    let versions = {};
+    const variants = Object.keys(operation.variants).map((variant) => new Own(operation, pool, variant));
     if (peers) {
       writeNumbers(inFolder('numbers'), numbers);
-      python = new PeerProcess(operation.peers, inFolder('numbers'), size, peers.environment);
-      const info = await python.ask('info');
-      versions = info.versions;
-      for (const peer of info.implementations) others.push(new Peer(python, peer, inFolder('values')));
+      const start = () => new PeerProcess(operation.peers, inFolder('numbers'), size, peers.environment);
+      python = new Peers(start, inFolder('values'));
     }
+    await python?.present();
+    const failures = python?.lost ? ['the peers, whose process ended'] : [];
     const overheads = /** @type {number[]} */ ([]);
     /** @type {Report} */
     const report = {
@@ -203,9 +204,9 @@ async function measure(name, { quick, peers, cases: chosen, onCase }) {
       device: gpu.name,
       driver: driverVersion(),
       date: new Date().toISOString(),
-      versions: { warpgrad: version, node: nodeVersion, cuda: cuda.driverVersion ?? 'unknown', ...versions },
+      versions: { warpgrad: version, node: nodeVersion, cuda: cuda.driverVersion ?? 'unknown', ...python?.versions },
       commit: commit(),
-      failures: [],
+      failures,
       rows: [],
       ratios: {},
       memory: [],
@@ -213,21 +214,23 @@ async function measure(name, { quick, peers, cases: chosen, onCase }) {
     };
     for (const item of cases) {
       progress.label(item.label);
+      /** @type {Row[]} */
+      let rows = [];
       try {
-        const { rows, memory, overhead } = await measureCase(item, operation, own, others, effort, () =>
-          progress.step(),
-        );
+        const others = [...variants, ...((await python?.present()) ?? [])];
+        const measured = await measureCase(item, operation, own, others, effort, () => progress.step());
+        rows = measured.rows;
         report.rows.push(...rows);
-        report.memory.push(...memory);
+        report.memory.push(...measured.memory);
         report.ratios = ratiosOf(report.rows);
-        overheads.push(overhead);
+        overheads.push(measured.overhead);
         report.callOverheadMicroseconds = summarize(overheads).middle;
-        await onCase(report, rows);
       } catch (error) {
-        if (!(error instanceof WrongResult)) throw error;
-        report.failures.push(error.message);
-        console.error(error.message);
+        const { message } = /** @type {Error} */ (error);
+        report.failures.push(message.startsWith(item.label) ? message : `${item.label}: ${message}`);
+        console.error(message);
       }
+      await onCase(report, rows);
     }
     return report;
   } finally {

@@ -4,7 +4,8 @@ const path = require('node:path');
 const { float64, ROOT, sliced } = require('./common.cjs');
 
 /** @type {typeof import('../../../lib/index')} */
-const { kdaBackward, kdaForward } = require(path.join(ROOT, 'dist/index.js'));
+const warpgrad = require(path.join(ROOT, 'dist/index.js'));
+const { kdaBackward, kdaForward } = warpgrad;
 
 /**
  * @typedef {import('./operations.cjs').Operation} Operation
@@ -23,12 +24,24 @@ const FORWARD_FLOPS = 4 * CHUNK * DIM + 6 * DIM * DIM;
 const BACKWARD_FLOPS = 10 * CHUNK * DIM + 12 * DIM * DIM;
 
 /**
+ * Gates by what a case's name says of them: where softplus, with what is added to the normal numbers of A_log and dt_bias.
+ * @type {Record<string, Case['options']>}
+ */
+const GATES = {
+  bounded: { lowerBound: -5 },
+  // As at the start of training, A about 7 and dt about 0.01: a tenth of a nat a token.
+  softplus: { added: { aLog: 2, dtBias: -4.6 } },
+  // 30 nats a token: far more over 16 tokens than may be divided by.
+  'steep softplus': { added: { aLog: 2, dtBias: 4.6 } },
+};
+
+/**
  * @typedef {object} Shape
  * @property {number} tokens
  * @property {number} heads
  * @property {number} [batch]
  * @property {number[]} [lengths] of packed sequences
- * @property {'bounded' | 'softplus'} [gate]
+ * @property {'bounded' | 'softplus' | 'steep softplus'} [gate]
  *
  * @param {Shape} shape @param {Partial<Case>} [more] @returns {Case}
  */
@@ -43,7 +56,7 @@ function kdaCase({ tokens, heads, batch = 1, lengths, gate = 'bounded' }, more) 
       ...{ q: matrix, k: matrix, v: matrix, g: matrix, beta: matrix.slice(0, 3) },
       ...{ aLog: [heads], dtBias: [heads, DIM], initialState: [sequences, heads, DIM, DIM] },
     },
-    options: { ...(cuSeqlens && { cuSeqlens }), ...(gate === 'bounded' && { lowerBound: -5 }) },
+    options: { ...(cuSeqlens && { cuSeqlens }), ...GATES[gate] },
     flops: batch * tokens * heads * FORWARD_FLOPS,
     profiled: false,
     ...more,
@@ -60,6 +73,7 @@ const CASES = [
   kdaCase({ tokens: T, heads: 64, lengths: Array.from({ length: 8 }, () => 1024) }),
   kdaCase({ tokens: T, heads: 64, lengths: [1300, 547, 2048, 963, 271, 3063] }),
   kdaCase({ tokens: T, heads: 64, gate: 'softplus' }),
+  kdaCase({ tokens: T, heads: 64, gate: 'steep softplus' }),
   // How it grows with the tokens, and with the heads.
   ...[4096, 16384, 32768, 65536, 131072].map((tokens) =>
     kdaCase({ tokens, heads: 16 }, { thorough: true, curves: { tokens } }),
@@ -68,12 +82,18 @@ const CASES = [
 ];
 
 /**
- * The inputs with those in float32 that have to be.
- * @param {Record<string, Tensor>} inputs @returns {Record<string, Tensor>}
+ * The inputs with those in float32 that have to be, and with what the gate adds.
+ * @param {Record<string, Tensor>} inputs @param {Case['options']} options @returns {Record<string, Tensor>}
  */
-function operands(inputs) {
+function operands(inputs, { added = {} }) {
   const names = ['aLog', 'dtBias', 'initialState', 'dFinalState'].filter((name) => name in inputs);
-  return { ...inputs, ...Object.fromEntries(names.map((name) => [name, inputs[name].to({ dtype: 'float32' })])) };
+  const converted = names.map((name) => {
+    const tensor = inputs[name].to({ dtype: 'float32' });
+    if (!(name in added)) return [name, tensor];
+    const sums = Float32Array.from(tensor.dataSync(), (value) => value + added[name]);
+    return [name, warpgrad.Tensor.from(sums, tensor.shape, { device: tensor.device })];
+  });
+  return { ...inputs, ...Object.fromEntries(converted) };
 }
 
 /** @param {Record<string, Tensor>} inputs @param {Case['options']} options @returns {KdaForwardOptions} */
@@ -124,7 +144,7 @@ async function reference(inputs, options, run, like) {
     const head = sliced(tensor, lastHead(name, tensor.shape, packed));
     return [name, head.to({ dtype: 'float32' }).to({ device: 'cpu' })];
   });
-  const results = run(operands(/** @type {Record<string, Tensor>} */ (Object.fromEntries(entries))));
+  const results = run(operands(/** @type {Record<string, Tensor>} */ (Object.fromEntries(entries)), options));
   return Promise.all(
     Object.entries(like).map(async ([name, { shape }], result) => ({
       part: { result, flat: false, slices: lastHead(name, shape, packed) },
@@ -177,7 +197,7 @@ const KDA = {
     variants: { saving: { saveIntermediates: true } },
     results: ['out', 'finalState'],
     prepare(inputs, options) {
-      const ready = operands(inputs);
+      const ready = operands(inputs, options);
       return () => {
         const { outputs, saved } = forward(ready, options);
         saved.dispose();
@@ -196,7 +216,7 @@ const KDA = {
     kernel: /kda_gradients/,
     cases: CASES.map((item) => withGradientCase(item, BACKWARD_FLOPS)),
     prepare(inputs, options) {
-      const ready = operands(inputs);
+      const ready = operands(inputs, options);
       const { outputs, saved } = forward(ready, options);
       for (const tensor of outputs) tensor.dispose();
       return Object.assign(() => backward(ready, saved), { retained: saved.intermediateBytes });
@@ -208,7 +228,7 @@ const KDA = {
     kernel: /kda_gradients/,
     cases: CASES.map((item) => withGradientCase(item, FORWARD_FLOPS + BACKWARD_FLOPS)),
     prepare(inputs, options) {
-      const ready = operands(inputs);
+      const ready = operands(inputs, options);
       return () => step(ready, options);
     },
   },

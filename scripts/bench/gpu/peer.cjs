@@ -11,11 +11,15 @@ const readline = require('node:readline');
  * @typedef {import('./driver.cjs').Placement} Placement
  */
 
+/** The process of the peers ended, for a reason that it wrote to the error stream. */
+class PeersLost extends Error {}
+
 class PeerProcess {
   /** @type {import('node:child_process').ChildProcessByStdio<import('node:stream').Writable, import('node:stream').Readable, null>} */
   #child;
   /** @type {AsyncIterator<string>} */
   #lines;
+  #lost = false;
 
   /**
    * @param {string} program in peers/ @param {string} numbers file of the block that the pool repeats
@@ -31,16 +35,78 @@ class PeerProcess {
     this.#lines = readline.createInterface({ input: this.#child.stdout })[Symbol.asyncIterator]();
   }
 
-  /** @param {string} command @param {object} [request] @returns {Promise<any>} */
+  /** @param {string} command @param {object} [request] @returns {Promise<any>} @throws PeersLost */
   async ask(command, request = {}) {
     this.#child.stdin.write(`${JSON.stringify({ command, ...request })}\n`);
     const { value, done } = await this.#lines.next();
-    if (done) throw new Error('the process of the peers ended; its error is above');
-    return JSON.parse(value);
+    if (!done) return JSON.parse(value);
+    this.#lost = true;
+    throw new PeersLost('the process of the peers ended; its error is above');
+  }
+
+  get lost() {
+    return this.#lost;
   }
 
   stop() {
     this.#child.stdin.end();
+  }
+}
+
+/** A process that ended is started anew for the next case, but not for ever. */
+const MOST_STARTS = 3;
+
+/** The implementations of a program. */
+class Peers {
+  /** @type {() => PeerProcess} */
+  #start;
+  /** @type {string} */
+  #scratch;
+  /** @type {PeerProcess | undefined} */
+  #process;
+  #starts = 0;
+  /** @type {Peer[]} */
+  #peers = [];
+  /** @type {Record<string, string | number>} */
+  versions = {};
+
+  /** @param {() => PeerProcess} start @param {string} scratch a file */
+  constructor(start, scratch) {
+    this.#start = start;
+    this.#scratch = scratch;
+  }
+
+  /** What there is to measure: nothing where their process can't be started. @returns {Promise<Peer[]>} */
+  async present() {
+    while (this.lost && this.#starts++ < MOST_STARTS) {
+      const process = this.#start();
+      this.#process = process;
+      const info = await unlessLost(() => process.ask('info'));
+      if (!info) continue;
+      this.versions = info.versions;
+      this.#peers = /** @type {string[]} */ (info.implementations).map(
+        (name) => new Peer(process, name, this.#scratch),
+      );
+    }
+    return this.lost ? [] : this.#peers;
+  }
+
+  get lost() {
+    return this.#process?.lost ?? true;
+  }
+
+  stop() {
+    this.#process?.stop();
+  }
+}
+
+/** What a peer answers, or undefined where its process ended. @template T @param {() => Promise<T>} ask */
+async function unlessLost(ask) {
+  try {
+    return await ask();
+  } catch (error) {
+    if (!(error instanceof PeersLost)) throw error;
+    return undefined;
   }
 }
 
@@ -87,4 +153,4 @@ class Peer {
   }
 }
 
-module.exports = { Peer, PeerProcess };
+module.exports = { Peer, PeerProcess, Peers, PeersLost, unlessLost };

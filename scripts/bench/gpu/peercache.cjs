@@ -40,14 +40,15 @@ class PeerCache {
     this.#tuning = child;
   }
 
-  /** Waits until it is full: from now on it has the GPU for itself. */
+  /** Waits until it is full, or tells that it can't be: from now on tuning has the GPU for itself. */
   async ready() {
     const child = this.#tuning;
-    if (!child) return;
+    if (!child) return true;
     child.stdin?.end('go\n');
     if (child.exitCode === null) await events.once(child, 'exit');
-    if (child.exitCode !== 0) throw new Error('the peers could not be tuned; why is above');
+    if (child.exitCode !== 0) return false;
     this.#tuning = undefined;
+    return true;
   }
 
   /** Lets what is under way end by itself, unused. */

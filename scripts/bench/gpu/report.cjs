@@ -51,7 +51,7 @@ function errorTable(report) {
 }
 
 /** @param {Report} report */
-function about({ operation, device, driver, date, versions, commit, ratios, callOverheadMicroseconds }) {
+function about({ operation, device, driver, date, versions, commit, failures, ratios, callOverheadMicroseconds }) {
   const named = Object.entries(versions).map(([name, version]) => `${name} ${version}`);
   const others = Object.entries(ratios).map(
     ([name, { geometricMean, minimum }]) => `${name} ${geometricMean.toFixed(3)} (${minimum.toFixed(3)})`,
@@ -59,7 +59,8 @@ function about({ operation, device, driver, date, versions, commit, ratios, call
   return (
     `${operation} in bfloat16 on ${device}, driver ${driver}; ${named.join(', ')}; commit ${commit}; ${date.slice(0, 10)}.\n` +
     `Times over warpgrad's, geometric mean over the cases and the least: ${others.join(', ') || 'no peers'}. ` +
-    `A call takes ${callOverheadMicroseconds.toFixed(1)} µs in JavaScript.\n`
+    `A call takes ${callOverheadMicroseconds.toFixed(1)} µs in JavaScript.\n` +
+    failures.map((failure) => `Not measured: ${failure}.\n`).join('')
   );
 }
 

@@ -61,6 +61,8 @@ void StreamState::order_after_uses(CudaStorage& storage) {
   if (capturing()) return;  // each replay does
   if (storage.last_write) order_after(storage.last_write);
   if (storage.last_download) order_after(storage.last_download);
+  // Its own stream is not among the users: readers there, and what had its memory before.
+  if (&storage.stream() != this) storage.stream().order_before(handle());
   for (const auto& user : storage.users()) {
     if (user.get() != this) user->order_before(handle());
   }

@@ -20,10 +20,10 @@ except ImportError:
     flash_kda = None
 
 
-def in_float32(inputs):
-    """The inputs with those in float32 that have to be."""
-    names = ("aLog", "dtBias", "initialState", "dFinalState")
-    return {**inputs, **{name: inputs[name].float() for name in names if name in inputs}}
+def in_float32(inputs, options):
+    """The inputs with those in float32 that have to be, and with what the gate adds."""
+    names, added = ("aLog", "dtBias", "initialState", "dFinalState"), options.get("added", {})
+    return {**inputs, **{name: inputs[name].float() + added.get(name, 0) for name in names if name in inputs}}
 
 
 def offsets(inputs, options):
@@ -47,13 +47,13 @@ def forward(inputs, options, **more):
 
 
 def prepare(inputs, options):
-    return forward(in_float32(inputs), options)
+    return forward(in_float32(inputs, options), options)
 
 
 def prepare_flash_kda(inputs, options):
     if "lowerBound" not in options:
         raise Unsupported("a gate without a bound")
-    tensors = in_float32(inputs)
+    tensors = in_float32(inputs, options)
     q, k, v, g, beta = (tensors[name] for name in ("q", "k", "v", "g", "beta"))
     a_log, bias, state = (tensors[name] for name in ("aLog", "dtBias", "initialState"))
     cu_seqlens, scale = offsets(inputs, options), q.shape[-1] ** -0.5

@@ -9,16 +9,16 @@ from peer import serve
 OPERANDS = ("q", "k", "v", "g", "beta", "initialState", "aLog", "dtBias")
 
 
-def leaves(inputs):
+def leaves(inputs, options):
     """All inputs, and those that get a gradient alone."""
-    tensors = in_float32(inputs)
+    tensors = in_float32(inputs, options)
     operands = {name: tensors[name].detach().requires_grad_() for name in OPERANDS}
     return {**tensors, **operands}, tuple(operands.values())
 
 
 def prepare(keep):
     def prepare_backward(inputs, options):
-        tensors, operands = leaves(inputs)
+        tensors, operands = leaves(inputs, options)
         before = torch.cuda.memory_allocated()
         with torch.enable_grad():
             results = forward(tensors, options, disable_recompute=keep)()

@@ -9,7 +9,7 @@ from peer import serve
 
 def prepare(keep):
     def prepare_step(inputs, options):
-        tensors, operands = leaves(inputs)
+        tensors, operands = leaves(inputs, options)
         run = forward(tensors, options, disable_recompute=keep)
         gradients = (tensors["dOut"], tensors["dFinalState"])
 

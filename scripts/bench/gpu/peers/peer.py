@@ -41,8 +41,8 @@ class Server:
                 calls.append(self.implementations[implementation](tensors, options))
             calls[0]()
             torch.cuda.synchronize()
-        except (Unsupported, RuntimeError) as error:
-            print(f"{implementation}: {str(error).splitlines()[0]}", file=sys.stderr)
+        except Exception as error:  # whatever it is: the others go on
+            print(f"{implementation}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}", file=sys.stderr)
             return {"supported": False}
         self.calls[implementation] = calls
         return {"supported": True}
