@@ -24,15 +24,16 @@ const FORWARD_FLOPS = 4 * CHUNK * DIM + 6 * DIM * DIM;
 const BACKWARD_FLOPS = 10 * CHUNK * DIM + 12 * DIM * DIM;
 
 /**
- * Gates by what a case's name says of them: where softplus, with what is added to the normal numbers of A_log and dt_bias.
+ * Gates by what a case's name says of them: where softplus, with the mean, spread and limits of A_log and dt_bias.
  * @type {Record<string, Case['options']>}
  */
 const GATES = {
   bounded: { lowerBound: -5 },
-  // As at the start of training, A about 7 and dt about 0.01: a tenth of a nat a token.
-  softplus: { added: { aLog: 2, dtBias: -4.6 } },
+  // As layers of KDA and Mamba-2 start in public code: A between 1 and 16, dt between 0.001 and 0.1 with its logarithm even; means
+  // and spreads are those of these distributions.
+  softplus: { moments: { aLog: [1.96, 0.63, 0, Math.log(16)], dtBias: [-4.6, 1.33, Math.log(0.001), -2.25] } },
   // 30 nats a token: far more over 16 tokens than may be divided by.
-  'steep softplus': { added: { aLog: 2, dtBias: 4.6 } },
+  'steep softplus': { moments: { aLog: [2, 1, -2, 6], dtBias: [4.6, 1, 0, 10] } },
 };
 
 /**
@@ -82,16 +83,17 @@ const CASES = [
 ];
 
 /**
- * The inputs with those in float32 that have to be, and with what the gate adds.
+ * The inputs with those in float32 that have to be, and the gate's with their moments.
  * @param {Record<string, Tensor>} inputs @param {Case['options']} options @returns {Record<string, Tensor>}
  */
-function operands(inputs, { added = {} }) {
+function operands(inputs, { moments = {} }) {
   const names = ['aLog', 'dtBias', 'initialState', 'dFinalState'].filter((name) => name in inputs);
   const converted = names.map((name) => {
     const tensor = inputs[name].to({ dtype: 'float32' });
-    if (!(name in added)) return [name, tensor];
-    const sums = Float32Array.from(tensor.dataSync(), (value) => value + added[name]);
-    return [name, warpgrad.Tensor.from(sums, tensor.shape, { device: tensor.device })];
+    if (!(name in moments)) return [name, tensor];
+    const [mean, spread, least, most] = moments[name];
+    const values = Float32Array.from(tensor.dataSync(), (x) => Math.min(most, Math.max(least, mean + spread * x)));
+    return [name, warpgrad.Tensor.from(values, tensor.shape, { device: tensor.device })];
   });
   return { ...inputs, ...Object.fromEntries(converted) };
 }

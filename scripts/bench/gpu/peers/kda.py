@@ -21,9 +21,12 @@ except ImportError:
 
 
 def in_float32(inputs, options):
-    """The inputs with those in float32 that have to be, and with what the gate adds."""
-    names, added = ("aLog", "dtBias", "initialState", "dFinalState"), options.get("added", {})
-    return {**inputs, **{name: inputs[name].float() + added.get(name, 0) for name in names if name in inputs}}
+    """The inputs with those in float32 that have to be, and the gate's with their moments."""
+    names, moments = ("aLog", "dtBias", "initialState", "dFinalState"), options.get("moments", {})
+    converted = {name: inputs[name].float() for name in names if name in inputs}
+    for name, (mean, spread, least, most) in moments.items():
+        converted[name] = (mean + spread * converted[name]).clamp(least, most)
+    return {**inputs, **converted}
 
 
 def offsets(inputs, options):
