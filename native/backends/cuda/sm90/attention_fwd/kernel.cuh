@@ -8,20 +8,14 @@ namespace warpgrad::cuda::sm90 {
 template <class Config>
 __device__ __forceinline__ void init_barriers(AttentionFwdStorage<Config>& storage) {
   constexpr int kWarps = Config::kConsumerWarps;
-  for (int i = 0; i < Config::kConsumerWarpgroups; ++i) {
-    ptx::mbarrier_init(&storage.bar_q_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_q_empty[i], kWarpgroupThreads / kWarpThreads);
-  }
-  for (int i = 0; i < Config::kStages; ++i) {
-    ptx::mbarrier_init(&storage.bar_k_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_k_empty[i], kWarps);
-    ptx::mbarrier_init(&storage.bar_v_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_v_empty[i], kWarps);
-  }
-  for (int i = 0; i < kWorkSlots; ++i) {
-    ptx::mbarrier_init(&storage.bar_work_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_work_empty[i], kWarps + 1);  // and the producer
-  }
+  ptx::mbarrier_init_each(storage.bar_q_full, 1);
+  ptx::mbarrier_init_each(storage.bar_q_empty, kWarpgroupThreads / kWarpThreads);
+  ptx::mbarrier_init_each(storage.bar_k_full, 1);
+  ptx::mbarrier_init_each(storage.bar_k_empty, kWarps);
+  ptx::mbarrier_init_each(storage.bar_v_full, 1);
+  ptx::mbarrier_init_each(storage.bar_v_empty, kWarps);
+  ptx::mbarrier_init_each(storage.bar_work_full, 1);
+  ptx::mbarrier_init_each(storage.bar_work_empty, kWarps + 1);  // and the producer
   ptx::mbarrier_init(&storage.bar_claim, 1);
   ptx::fence_mbarrier_init();
 }

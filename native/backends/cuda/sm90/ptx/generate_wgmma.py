@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Writes wgmma_instructions.cuh beside this file: one wrapper a shape, operand type and source of A."""
+"""Writes wgmma_instructions.cuh beside this file: one wrapper a shape and source of A."""
 from pathlib import Path
 
-WIDTHS = [48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 256]
-TYPES = {"kBFloat16": "bf16", "kFloat16": "f16"}
+WIDTHS = [48, 64, 80, 96, 112, 128, 144, 192, 256]
 
 HEAD = """#pragma once
 
@@ -16,6 +15,16 @@ HEAD = """#pragma once
 
 namespace warpgrad::cuda::sm90::ptx {
 
+// The operands' type in the name of the instruction; inserted by the constraint "C".
+template <DType kType>
+struct WgmmaType {
+  static constexpr char kName[] = "f16";
+};
+template <>
+struct WgmmaType<DType::kBFloat16> {
+  static constexpr char kName[] = "bf16";
+};
+
 // D[64 x kN] = A[64 x 16] B[16 x kN] + (accumulate ? D : 0), in float32. `ss`: A and B from shared memory; `rs`: A from
 // registers. kTransA, kTransB: 0 where the operand is stored with the inner dimension contiguous, else 1. kScaleB: 1 or -1,
 // which subtracts the product.
@@ -24,11 +33,10 @@ struct Wgmma;
 """
 
 
-def wrapper(kind: str, name: str, n: int) -> str:
+def wrapper(kind: str, n: int) -> str:
     count = n // 2
     accumulators = ", ".join(f"%{i}" for i in range(count))
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    op = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{name}.{name}"
     if kind == "ss":
         head = "template <int kTransA, int kTransB>"
         args = "uint64_t a"
@@ -40,23 +48,23 @@ def wrapper(kind: str, name: str, n: int) -> str:
         a_text = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
         a_inputs, b = '"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])', count + 4
         tail, trans = f"p, 1, %{b + 2}, %{b + 3}", '"n"(kScaleB), "n"(kTransB)'
+    op = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.%{b + 4}.%{b + 4}"
     return f"""  {head}
   static __device__ __forceinline__ void {kind}(float (&d)[{count}], {args}, uint64_t b, int accumulate) {{
     asm volatile(
         "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{b + 1}, 0;\\n"
         "{op} {{{accumulators}}}, {a_text}, %{b}, {tail};\\n}}\\n"
         : {outputs}
-        : {a_inputs}, "l"(b), "r"(accumulate), {trans});
+        : {a_inputs}, "l"(b), "r"(accumulate), {trans}, "C"(WgmmaType<kType>::kName));
   }}
 """
 
 
 def main() -> None:
     parts = [HEAD]
-    for dtype, name in TYPES.items():
-        for n in WIDTHS:
-            parts.append(f"\ntemplate <>\nstruct Wgmma<DType::{dtype}, {n}> {{\n")
-            parts.append(wrapper("ss", name, n) + wrapper("rs", name, n) + "};\n")
+    for n in WIDTHS:
+        parts.append(f"\ntemplate <DType kType>\nstruct Wgmma<kType, {n}> {{\n")
+        parts.append(wrapper("ss", n) + wrapper("rs", n) + "};\n")
     parts.append("\n}  // namespace warpgrad::cuda::sm90::ptx\n")
     (Path(__file__).parent / "wgmma_instructions.cuh").write_text("".join(parts))
 

@@ -11,6 +11,10 @@ namespace warpgrad::cuda::sm90::ptx {
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
   ::cuda::ptx::mbarrier_init(barrier, arrivals);
 }
+template <int kCount>
+__device__ __forceinline__ void mbarrier_init_each(uint64_t (&barriers)[kCount], uint32_t arrivals) {
+  for (uint64_t& barrier : barriers) mbarrier_init(&barrier, arrivals);
+}
 
 // Makes the initialised barriers visible to the copy engine.
 __device__ __forceinline__ void fence_mbarrier_init() {
