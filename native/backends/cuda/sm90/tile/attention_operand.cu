@@ -1,6 +1,7 @@
 #include "backends/cuda/sm90/tile/attention_operand.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "backends/cuda/sm90/check.h"
@@ -58,10 +59,15 @@ int32_t window_bound(int64_t window) {
 }
 
 int multiprocessor_count(const char* operation) {
-  int device = 0, count = 0;
+  constexpr int kKnownDevices = 64;
+  static std::atomic<int> known[kKnownDevices];
+  int device = 0;
   check_cuda(cudaGetDevice(&device), operation, "cudaGetDevice");
+  int count = device < kKnownDevices ? known[device].load(std::memory_order_relaxed) : 0;
+  if (count > 0) return count;
   check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), operation,
              "cudaDeviceGetAttribute");
+  if (device < kKnownDevices) known[device].store(count, std::memory_order_relaxed);
   return count;
 }
 
