@@ -15,6 +15,7 @@ const title = cuda.compiled ? 'GPU kernels' : 'GPU kernels (skipped: this build 
 const MAIN_KERNELS = [
   ['attention_fwd_kernel', 'UTMALDG'],
   ['attention_bwd_kernel', 'UTMALDG'],
+  ['attention_bwd_dq_kernel', 'UTMALDG'],
   ['kda_prepare_kernel', 'UTMALDG'],
   ['kda_recurrence_kernel', ''],
   ['kda_reverse_kernel', 'UTMALDG'],

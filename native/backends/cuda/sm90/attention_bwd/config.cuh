@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/cuda/sm90/attention_bwd/dq/params.h"
 #include "backends/cuda/sm90/limits.h"
 #include "backends/cuda/sm90/tile/swizzled_tile.cuh"
 #include "core/dtype.h"
@@ -9,7 +10,7 @@ namespace warpgrad::cuda::sm90 {
 // How the warpgroups of a block share its work. README.md draws both.
 enum class AttentionBwdForm {
   kByKeys,  // head dimensions up to 128: each of two warpgroups does everything for 64 keys
-  kByRole,  // larger ones: one warpgroup makes P and dS of 64 keys, one sums up dV, one dK
+  kByRole,  // larger ones: one warpgroup makes P and dS of 64 keys, one sums up dV, one dK; dQ has its own kernel
 };
 
 struct AttentionBwdTile {
@@ -39,8 +40,11 @@ struct AttentionBwdConfig {
   static constexpr int kConsumerWarpgroups = kByKeys ? 2 : 3;
   static constexpr int kBlockN = kByKeys ? 2 * kWarpgroupRows : kWarpgroupRows;
   static constexpr int kProducerRegisters = 24;
-  static constexpr int kScoresRegisters = 104;  // of the warpgroup that makes P and dS, by role
-  static constexpr int kConsumerRegisters = kByKeys ? 240 : 192;
+  static constexpr int kScoresRegisters = 152;  // of the warpgroup that makes P and dS, by role
+  static constexpr int kConsumerRegisters = kByKeys ? 240 : 168;
+  // By role, the kernel of dQ, of as many keys a step: its rings of K and V.
+  static constexpr int kDqKeyStages = 2, kDqValueStages = kQkDim > 192 ? 1 : 2;
+  static constexpr int kDqConsumerRegisters = 240;
 
   // Derived
   static constexpr int kThreads = (1 + kConsumerWarpgroups) * kWarpgroupThreads;
@@ -52,17 +56,18 @@ struct AttentionBwdConfig {
   // A warpgroup's scores: 64 keys x kBlockM queries, or by role 64 queries x 64 keys.
   static constexpr int kScoreRegisters = kBlockM / 2;
   static constexpr int kFragmentRegisters = kBlockM / 4;  // the same in 16 bits
-  // dQ comes in parts of 64 columns, or of half the rows where there are only 64 columns for two warpgroups.
+  // By keys, dQ comes in two parts of 64 columns, or of half the rows where there are only 64 columns.
   static constexpr int kDqPanels = panel_count(kQkDim);
-  static constexpr bool kDqSplitRows = kByKeys && kDqPanels == 1;
-  static constexpr int kDqParts = kDqSplitRows ? 2 : kDqPanels;
+  static constexpr bool kDqSplitRows = kDqPanels == 1;
+  static constexpr int kDqParts = 2;
   static constexpr int kDqRows = kDqSplitRows ? kBlockM / 2 : kBlockM;
-  static constexpr int kDqRegisters = kDqRows / 2;  // of one part
+  static constexpr int kDqRegisters = kDqRows / 2;                            // of one part
+  static constexpr int kDqThreads = (1 + kDqWarpgroups) * kWarpgroupThreads;  // of the kernel of dQ
 
   // Guarded
   static_assert(kElementType == DType::kBFloat16 || kElementType == DType::kFloat16);
   static_assert(kQkDim % 32 == 0 && kVDim % 32 == 0 && kBlockM % 16 == 0);
-  static_assert(!kByKeys || (kQkDim == kVDim && kDqParts == 2));
+  static_assert(!kByKeys || (kQkDim == kVDim && kDqPanels <= kDqParts));
   static_assert(kByKeys || kBlockM == kWarpgroupRows);
   static_assert(kWarpgroupThreads * (kProducerRegisters + (kByKeys ? 0 : kScoresRegisters) + 2 * kConsumerRegisters) <=
                 kRegistersPerBlock);

@@ -19,20 +19,15 @@ struct DqFragment {
     return static_cast<int64_t>(row_block) * kBlockFloats + part * kPartFloats + thread % kWarpgroupThreads * 4;
   }
 
-  // Where the first of the four values of a step belongs in the row block, and how far from it the second and the third
-  // are (the fourth is both away). The products by keys are those of dQᵀ.
+  // Where the first of the four values of a step belongs in the row block. Of dQᵀ a thread holds two rows, each with
+  // two neighbouring columns: the second value is a row of dQ further, the third 8 columns, the fourth both.
   static __device__ __forceinline__ int row(int part, int step, int thread) {
-    const int lane = thread % kWarpThreads;
-    if (Config::kByKeys) return (Config::kDqSplitRows ? part * Config::kDqRows : 0) + 8 * step + 2 * (lane % 4);
-    return thread / kWarpThreads % 4 * 16 + lane / 4;
+    return (Config::kDqSplitRows ? part * Config::kDqRows : 0) + 8 * step + 2 * (thread % 4);
   }
-  static __device__ __forceinline__ int column(int part, int step, int thread) {
-    const int lane = thread % kWarpThreads, first = Config::kDqSplitRows ? 0 : part * kPanelColumns;
-    if (Config::kByKeys) return first + thread / kWarpThreads % 4 * 16 + lane / 4;
-    return first + 8 * step + 2 * (lane % 4);
+  static __device__ __forceinline__ int column(int part, int thread) {
+    const int first = Config::kDqSplitRows ? 0 : part * kPanelColumns;
+    return first + thread / kWarpThreads % 4 * 16 + thread % kWarpThreads / 4;
   }
-  static constexpr int kSecondRow = Config::kByKeys ? 1 : 0, kSecondColumn = Config::kByKeys ? 0 : 1;
-  static constexpr int kThirdRow = Config::kByKeys ? 0 : 8, kThirdColumn = Config::kByKeys ? 8 : 0;
 };
 
 }  // namespace warpgrad::cuda::sm90

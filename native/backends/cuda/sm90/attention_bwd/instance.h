@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "backends/cuda/sm90/attention_bwd/dq/params.h"
 #include "backends/cuda/sm90/attention_bwd/params.h"
 #include "backends/cuda/sm90/attention_bwd/postprocess/params.h"
 #include "backends/cuda/sm90/attention_bwd/preprocess/params.h"
@@ -11,9 +12,10 @@ namespace warpgrad::cuda::sm90 {
 struct AttentionBwdLaunch {
   AttentionBwdPreprocessParams preprocess;
   AttentionBwdKernelParams main;
-  AttentionBwdPostprocessParams postprocess;
-  AttentionBwdCombineParams combine;  // where there are several splits
-  int row_blocks;                     // of all heads
+  AttentionBwdPostprocessParams postprocess;  // by keys
+  AttentionBwdDqParams dq;                    // by role
+  AttentionBwdCombineParams combine;          // where there are several splits
+  int row_blocks;                             // of all heads
   int main_blocks, combine_blocks;
 };
 

@@ -17,7 +17,8 @@ constexpr AttentionBwdKernel row() {
           kMappedScores,
           Config::kBlockM,
           Config::kBlockN,
-          DqFragment<Config>::kBlockFloats,
+          !Config::kByKeys,
+          Config::kByKeys ? DqFragment<Config>::kBlockFloats : 0,
           run_attention_bwd<Config>};
 }
 

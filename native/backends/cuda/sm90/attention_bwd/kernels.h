@@ -18,7 +18,8 @@ struct AttentionBwdKernel {
   int qk_dim, v_dim;  // the largest head dimensions; smaller ones are filled with zeros
   bool mapped_scores;
   int block_m, block_n;
-  int64_t block_floats;  // of one row block's accumulator of dQ
+  bool dq_apart;         // a kernel of its own computes dQ
+  int64_t block_floats;  // else: of one row block's accumulator of dQ
   cudaError_t (*run)(const AttentionBwdLaunch& launch, cudaStream_t stream);
 };
 

@@ -54,6 +54,7 @@ class Launcher {
     return {preprocess(),
             main(),
             postprocess(),
+            dq(),
             combine(),
             plan_.all_row_blocks,
             std::min(plan_.num_tiles, multiprocessors),
@@ -70,7 +71,7 @@ class Launcher {
     if (plan_.sequences.empty()) return nullptr;
     return reinterpret_cast<const AttentionBwdSequence*>(header_ + kAttentionBwdCounterBytes);
   }
-  int32_t* dq_turn() const { return params_.deterministic ? at<int32_t>(plan_.workspace.dq_turn) : nullptr; }
+  int32_t* dq_turn() const { return plan_.in_turn ? at<int32_t>(plan_.workspace.dq_turn) : nullptr; }
 
   AttentionBwdRows rows() const {
     AttentionBwdRows rows{};
@@ -142,7 +143,7 @@ class Launcher {
     result.window_left = window_bound(params_.options.window_left);
     result.window_right = window_bound(params_.options.window_right);
     // In turn, the last keys go first: with a causal mask nobody then waits for a row that another comes to later.
-    result.last_keys_first = params_.deterministic;
+    result.last_keys_first = plan_.in_turn;
 
     const double scale = params_.options.scale, softcap = params_.options.softcap;
     result.scale = params_.options.scale;
@@ -154,10 +155,20 @@ class Launcher {
   AttentionBwdPostprocessParams postprocess() const {
     AttentionBwdPostprocessParams result{};
     result.rows = rows();
-    result.dq_accum = at<const float>(plan_.workspace.dq_accum);
+    result.dq_accum = at<float>(plan_.workspace.dq_accum);
     result.dq = params_.dq.data;
     result.qk_dim = static_cast<int32_t>(q_.dim);
     result.scale = params_.options.scale;
+    return result;
+  }
+
+  AttentionBwdDqParams dq() const {
+    AttentionBwdDqParams result{};
+    if (!plan_.kernel->dq_apart) return result;
+    result.problem = main();
+    result.dq = params_.dq.data;
+    result.q_rows = q_.rows;
+    result.heads_per_section = plan_.dq_heads_per_section;
     return result;
   }
 

@@ -17,6 +17,8 @@ struct AttentionBwdKernel;
 struct AttentionBwdPlan {
   const AttentionBwdKernel* kernel;
   int num_tiles;
+  int dq_heads_per_section;
+  bool in_turn;        // key blocks take turns at adding to dQ
   int splits;          // of the query heads of a group, worked on by different blocks
   int row_blocks;      // of one head
   int all_row_blocks;  // of all heads and batches

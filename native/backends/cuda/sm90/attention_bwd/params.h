@@ -27,7 +27,7 @@ struct AttentionBwdKernelParams {
 
   const float* lse_log2;  // [row blocks][kBlockM]: lse * log2(e), +infinity for rows that take no part
   const float* delta;     // [row blocks][kBlockM]: the sum of dO * O over a row
-  float* dq_accum;        // [row blocks][DqFragment::kBlockFloats]
+  float* dq_accum;        // [row blocks][DqFragment::kBlockFloats], by keys
   int32_t* dq_turn;       // [row blocks]: how many key blocks have added to it; null unless deterministic
   void* dk;               // [B, Sk, Hkv, D] or [total_k, Hkv, D]
   void* dv;               // the same with Dv

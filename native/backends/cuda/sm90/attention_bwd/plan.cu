@@ -34,6 +34,7 @@ class Planner {
 
   AttentionBwdPlan run() {
     plan_.kernel = &find_attention_bwd_kernel(params_.q.dtype, q_.dim, v_.dim, options_.softcap > 0);
+    plan_.in_turn = params_.deterministic && !plan_.kernel->dq_apart;
     lay_out_tiles(best_splits());
     const int64_t all_row_blocks = q_.batches * q_.heads * row_blocks_;
     WG_CHECK(num_tiles_ < kMaxLength && all_row_blocks < kMaxLength, ErrorCode::kUnsupported,
@@ -41,11 +42,21 @@ class Planner {
     plan_.num_tiles = static_cast<int>(num_tiles_);
     plan_.row_blocks = static_cast<int>(row_blocks_);
     plan_.all_row_blocks = static_cast<int>(all_row_blocks);
+    plan_.dq_heads_per_section = dq_section_heads();
     lay_out_workspace();
     return std::move(plan_);
   }
 
  private:
+  // Of one sequence.
+  int64_t longest_keys() const {
+    if (!q_.packed) return k_.rows;
+    const auto& cu_k = options_.cu_seqlens_k;
+    int64_t longest = 0;
+    for (size_t i = 1; i < cu_k.size(); ++i) longest = std::max<int64_t>(longest, cu_k[i] - cu_k[i - 1]);
+    return longest;
+  }
+
   // With several query heads a kv head, tiles may be too few and too long to keep every multiprocessor at work. Then
   // the heads of a group are split over blocks, whose parts of dK and dV cost another pass.
   int best_splits() {
@@ -77,7 +88,7 @@ class Planner {
       for (int64_t first_head = 0; first_head < heads; first_head += sequence.heads_per_section) {
         const int64_t section = std::min<int64_t>(sequence.heads_per_section, heads - first_head);
         for (int64_t i = 0; i < sequence.key_blocks; ++i) {
-          const int64_t n = params_.deterministic ? sequence.key_blocks - 1 - i : i;
+          const int64_t n = plan_.in_turn ? sequence.key_blocks - 1 - i : i;
           const double steps = tile_steps + split_heads() * row_blocks_of(sequence, n);
           for (int64_t head = 0; head < section; ++head) {
             last = std::max(last, ends.top() + steps);
@@ -150,10 +161,20 @@ class Planner {
   int64_t section_heads(int64_t q_len, int64_t k_len, int64_t key_blocks) const {
     // In turn, half as many again as run at once: the key blocks of a head begin one after the other, as their turns
     // come, with some time between them. More would not stay in the cache.
-    if (params_.deterministic) return div_up(kMultiprocessors * 3 / 2, std::max<int64_t>(key_blocks, 1));
+    if (plan_.in_turn) return div_up(kMultiprocessors * 3 / 2, std::max<int64_t>(key_blocks, 1));
     // Where the first keys are seen by the most queries, many, to make room to start with the longest tiles; else one
     // after the other, which keeps its rows in the cache.
     return uneven(k_len) ? kSectionBytes / std::max<int64_t>(split_bytes(q_len), 1) : 1;
+  }
+
+  // Of the kernel of dQ, like the forward: where the last rows see the most keys, as many query heads
+  // side by side as have their K and V in the cache; else those of one kv head.
+  int dq_section_heads() const {
+    const int64_t k_len = longest_keys();
+    const int64_t head_bytes = std::max<int64_t>(kElementBytes * k_len * (q_.dim + v_.dim), 1);
+    const int64_t kv_heads =
+        uneven(k_len) ? std::clamp<int64_t>(kSectionBytes / head_bytes, 1, k_.batches * k_.heads) : 1;
+    return static_cast<int>(kv_heads * (q_.heads / k_.heads));
   }
 
   // Whether the first keys are seen by the most queries.
@@ -169,7 +190,9 @@ class Planner {
     sequence.first_tile = static_cast<int32_t>(num_tiles_);
     sequence.first_row_block = static_cast<int32_t>(row_blocks_);
     num_tiles_ += k_.batches * k_.heads * plan_.splits * sequence.key_blocks;
-    row_blocks_ += div_up(sequence.q_len, plan_.kernel->block_m);
+    // A block of threads of the kernel of dQ takes two, of one sequence.
+    const int64_t together = plan_.kernel->dq_apart ? kDqWarpgroups : 1;
+    row_blocks_ += together * div_up(sequence.q_len, together * plan_.kernel->block_m);
   }
 
   void lay_out_workspace() {
@@ -178,7 +201,7 @@ class Planner {
     workspace.lse_log2 = take(blocks * plan_.kernel->block_m * sizeof(float));
     workspace.delta = take(blocks * plan_.kernel->block_m * sizeof(float));
     workspace.dq_accum = take(blocks * plan_.kernel->block_floats * sizeof(float));
-    workspace.dq_turn = take(params_.deterministic ? blocks * sizeof(int32_t) : 0);
+    workspace.dq_turn = take(plan_.in_turn ? blocks * sizeof(int32_t) : 0);
     const size_t parts = plan_.splits > 1 ? plan_.splits * k_.batches * k_.rows * k_.heads : 0;
     workspace.dk_parts = take(parts * k_.dim * sizeof(float));
     workspace.dv_parts = take(parts * v_.dim * sizeof(float));

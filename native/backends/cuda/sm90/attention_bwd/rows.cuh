@@ -13,6 +13,20 @@ struct AttentionBwdRowBlock {
   int64_t lse_start;  // of the first row in lse
 };
 
+// The sequence that row block `local` of a head belongs to.
+__device__ __forceinline__ int find_row_sequence(const AttentionBwdSequence* sequences, int count, int local) {
+  int low = 0, high = count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (sequences[middle].first_row_block <= local) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 __device__ __forceinline__ AttentionBwdRowBlock find_row_block(const AttentionBwdRows& rows, int row_block) {
   const int head_and_batch = row_block / rows.row_blocks;
   const int local = row_block - head_and_batch * rows.row_blocks;
@@ -22,16 +36,7 @@ __device__ __forceinline__ AttentionBwdRowBlock find_row_block(const AttentionBw
   int64_t end = rows.q_rows;
   block.first_row = static_cast<int64_t>(local) * rows.block_m;
   if (rows.sequences != nullptr) {
-    int low = 0, high = rows.num_sequences;
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (rows.sequences[middle].first_row_block <= local) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    const AttentionBwdSequence& sequence = rows.sequences[low];
+    const AttentionBwdSequence& sequence = rows.sequences[find_row_sequence(rows.sequences, rows.num_sequences, local)];
     block.first_row = sequence.q_start + static_cast<int64_t>(local - sequence.first_row_block) * rows.block_m;
     end = sequence.q_start + static_cast<int64_t>(sequence.q_len);
   }

@@ -31,25 +31,6 @@ __device__ __forceinline__ void set_no_work(AttentionFwdWork& work) {
   work.n_last = -1;
 }
 
-// The key tiles that the queries q_first..q_last see, and those of them that need no mask.
-template <int kBlockN>
-__device__ __forceinline__ void find_key_tiles(AttentionFwdWork& work, int q_last) {
-  const int first_key = max(0, work.q_first + work.key_shift_low);
-  const int last_key = min(work.k_len - 1, q_last + work.key_shift_high);
-  if (first_key > last_key) {  // nothing is visible: one tile, masked throughout, gives the empty result
-    work.n_first = work.n_last = 0;
-    work.n_full_first = 1;
-    work.n_full_last = -1;
-    return;
-  }
-  work.n_first = first_key / kBlockN;
-  work.n_last = last_key / kBlockN;
-  const int common_first = max(0, q_last + work.key_shift_low);
-  const int common_end = max(0, min(work.k_len, work.q_first + work.key_shift_high + 1));
-  work.n_full_first = max(work.n_first, (common_first + kBlockN - 1) / kBlockN);
-  work.n_full_last = common_end / kBlockN - 1;
-}
-
 // NOTE: `work` lies in shared memory and takes each value as it comes; together they would not fit the registers of the
 // producer.
 template <class Config>

@@ -5,6 +5,7 @@
 #include "backends/cuda/sm90/attention_bwd/main/dq_adder.cuh"
 #include "backends/cuda/sm90/attention_bwd/main/epilogue.cuh"
 #include "backends/cuda/sm90/attention_bwd/main/storage.cuh"
+#include "backends/cuda/sm90/attention_bwd/probability.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
@@ -253,14 +254,11 @@ class AttentionBwdByKeys {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& s = accum_s[4 * j + i];
-        if constexpr (Config::kMappedScores) {
-          s = fmaf(-2, ptx::rcp_approx(1 + ptx::ex2_approx(s * params_.map_scale)), 1);
-        }
-        const float exponent = fmaf(s, params_.exp2_scale, -((i & 1) ? lse_pair.y : lse_pair.x));
-        p[i] = ptx::ex2_approx(ptx::min_nan(exponent, 0));  // see by_role.cuh
+        p[i] = exponentiate_score<Config>(s, (i & 1) ? lse_pair.y : lse_pair.x, params_);
         // Selected, not multiplied: a row that sees only other keys may have any lse.
-        if constexpr (kMasked) p[i] = sees(visible, 4 * j + i) ? p[i] : 0;
-        s = Config::kMappedScores ? p[i] * fmaf(-s, s, 1) : p[i];
+        if constexpr (kMasked) {
+          if (!sees(visible, 4 * j + i)) p[i] = s = 0;
+        }
       }
       frag_p[2 * j] = ptx::cvt_pair<Config::kType>(p[0], p[1]);
       frag_p[2 * j + 1] = ptx::cvt_pair<Config::kType>(p[2], p[3]);

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "backends/cuda/sm90/attention_bwd/main/dq_adder.cuh"
 #include "backends/cuda/sm90/attention_bwd/main/epilogue.cuh"
 #include "backends/cuda/sm90/attention_bwd/main/storage.cuh"
+#include "backends/cuda/sm90/attention_bwd/probability.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
@@ -53,7 +53,6 @@ class AttentionBwdRole {
   __device__ __forceinline__ static void release(uint64_t* barrier) { ptx::mbarrier_arrive_once(barrier); }
 
   __device__ __forceinline__ uint32_t stage() const { return Stages::stage(num_steps_); }
-  __device__ __forceinline__ uint32_t num_steps() const { return num_steps_; }
   __device__ __forceinline__ uint32_t parity() const { return Stages::parity(num_steps_); }
 
   Storage& storage_;
@@ -63,32 +62,21 @@ class AttentionBwdRole {
   __device__ __forceinline__ Role& role() { return static_cast<Role&>(*this); }
 
   __device__ __forceinline__ void walk(const AttentionBwdWork& work) {
-    const int m_first = uniform(work.m_first), m_last = uniform(work.m_last);
-    if (m_first > m_last) return;
-    int head_block = uniform(work.row_block);
-    const int num_heads = uniform(work.num_heads);
-    role().template step<true>(work, m_first, head_block + m_first);
-    ++num_steps_;
-    int m = m_first + 1;
+    const int m_first = uniform(work.m_first), m_last = uniform(work.m_last), num_heads = uniform(work.num_heads);
 #pragma unroll 1
     for (int head = 0; head < num_heads; ++head) {
 #pragma unroll 1
-      for (; m <= m_last; ++m) {
-        role().template step<false>(work, m, head_block + m);
+      for (int m = m_first; m <= m_last; ++m) {
+        role().step(work, m);
         ++num_steps_;
       }
-      head_block += params_.row_blocks;
-      m = m_first;
     }
-    role().end_steps();
   }
 
   uint32_t num_steps_ = 0;  // done
 };
 
-// S = Q Kᵀ and dP = dO Vᵀ of 64 queries and 64 keys, and from them P and dS. A thread holds, of the two queries lane /
-// 4 and lane / 4 + 8 of its warp's sixteen, the keys 8 j + 2 (lane % 4) + {0, 1}: elements 4 j + {0, 1} and 4 j + {2,
-// 3}.
+// S = Q Kᵀ and dP = dO Vᵀ of 64 queries and 64 keys, and from them P and dS, in the layout of VisibleScores.
 template <class Config>
 class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Config>> {
   using Base = AttentionBwdRole<Config, AttentionBwdScores<Config>>;
@@ -107,11 +95,9 @@ class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Co
       : Base(storage, params), first_row_(threadIdx.x / kWarpThreads % 4 * 16) {}
 
   __device__ __forceinline__ void begin_tile() {}
-  __device__ __forceinline__ void end_steps() {}
   __device__ __forceinline__ void end_tile(const AttentionBwdWork& work) { release(&storage_.bar_kv_empty); }
 
-  template <bool kFirst>
-  __device__ __forceinline__ void step(const AttentionBwdWork& work, int m, int row_block) {
+  __device__ __forceinline__ void step(const AttentionBwdWork& work, int m) {
     const uint32_t stage = this->stage(), parity = this->parity();
     float accum_s[Config::kScoreRegisters], accum_dp[Config::kScoreRegisters];
     ptx::mbarrier_wait(&storage_.bar_q_full[stage], parity);
@@ -172,15 +158,7 @@ class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Co
     for (int i = 0; i < Config::kFragmentRegisters; ++i) {
       float p[2];
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float& s = accum_s[2 * i + j];
-        if constexpr (Config::kMappedScores) {
-          s = fmaf(-2, ptx::rcp_approx(1 + ptx::ex2_approx(s * params_.map_scale)), 1);
-        }
-        // At most 1: where scores are large, the rounding of lse alone could make the exponent more than float32 holds.
-        p[j] = ptx::ex2_approx(ptx::min_nan(fmaf(s, params_.exp2_scale, -lse[i & 1]), 0));
-        s = Config::kMappedScores ? p[j] * fmaf(-s, s, 1) : p[j];
-      }
+      for (int j = 0; j < 2; ++j) p[j] = exponentiate_score<Config>(accum_s[2 * i + j], lse[i & 1], params_);
       fragment[i] = ptx::cvt_pair<Config::kType>(p[0], p[1]);
     }
   }
@@ -189,20 +167,13 @@ class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Co
   __device__ __forceinline__ void mask(float (&accum_s)[Config::kScoreRegisters],
                                        uint32_t (&fragment)[Config::kFragmentRegisters], const AttentionBwdWork& work,
                                        int m) const {
-    const int first_query = m * Config::kBlockM + first_row_ + threadIdx.x % kWarpThreads / 4;
-    const int first_key = work.n * Config::kBlockN + 2 * (threadIdx.x % 4);
-    const int low = first_query + work.key_shift_low - first_key;
-    const int high = first_query + work.key_shift_high - first_key, end = work.k_len - first_key;
+    const VisibleScores visible(work, m * Config::kBlockM, work.n * Config::kBlockN);
 #pragma unroll
     for (int i = 0; i < Config::kFragmentRegisters; ++i) {
-      const int row = 8 * (i & 1), column = 8 * (i / 2);
-      bool visible[2];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        visible[j] = column + j >= low + row && column + j <= high + row && column + j < end;
-        if (!visible[j]) accum_s[2 * i + j] = 0;
-      }
-      fragment[i] &= (visible[0] ? 0x0000ffffu : 0) | (visible[1] ? 0xffff0000u : 0);
+      const bool first = visible(2 * i), second = visible(2 * i + 1);
+      if (!first) accum_s[2 * i] = 0;
+      if (!second) accum_s[2 * i + 1] = 0;
+      fragment[i] &= (first ? 0x0000ffffu : 0) | (second ? 0xffff0000u : 0);
     }
   }
 
@@ -224,27 +195,18 @@ class AttentionBwdScores : public AttentionBwdRole<Config, AttentionBwdScores<Co
   const int first_row_;  // of the warp
 };
 
-// Sums up dV = Pᵀ dO or dK = dSᵀ Q of 64 keys, and computes some of the parts of dQ = dS K.
+// Sums up dV = Pᵀ dO or dK = dSᵀ Q of 64 keys.
 template <class Config, bool kOfValues>
 class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradient<Config, kOfValues>> {
   using Base = AttentionBwdRole<Config, AttentionBwdGradient<Config, kOfValues>>;
   using Base::params_;
   using Base::release;
   using Base::storage_;
-  using typename Base::KeyTile;
   using typename Base::ScoreTile;
   using RowTile = std::conditional_t<kOfValues, typename Base::OutTile, typename Base::QueryTile>;
   static constexpr int kColumns = kOfValues ? Config::kVDim : Config::kQkDim;
   // Two products side by side: ptxas has 128 registers for an instruction here, not enough for 256 columns.
   static constexpr int kLeftColumns = 2 * kPanelColumns, kRightColumns = kColumns - kLeftColumns;
-  static constexpr int kAdder = kOfValues ? 0 : 1;
-  // The first gets the larger share of the parts of dQ: it never has more columns.
-  static constexpr int kValuesParts = (Config::kDqParts + 1) / 2;
-  static constexpr int kFirstPart = kOfValues ? 0 : kValuesParts;
-  static constexpr int kParts = kOfValues ? kValuesParts : Config::kDqParts - kValuesParts;
-  static_assert(kParts == 1 || kParts == 2);
-  static_assert(Config::kStages == 2);
-  using DqProduct = ptx::Wgmma<Config::kType, kPanelColumns>;
 
  public:
   __device__ __forceinline__ AttentionBwdGradient(typename Base::Storage& storage, const typename Base::Params& params)
@@ -256,11 +218,6 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
 #pragma unroll
     for (float& value : right_) value = 0;
   }
-  __device__ __forceinline__ void end_steps() {
-    add_first_part();
-    ptx::wgmma_wait_group<0>();
-    add_second_part();
-  }
   __device__ __forceinline__ void end_tile(const AttentionBwdWork& work) {
     release(&storage_.bar_kv_empty);
     const float factor = kOfValues ? 1.0f : params_.scale;
@@ -271,43 +228,19 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
     }
   }
 
-  template <bool kFirst>
-  __device__ __forceinline__ void step(const AttentionBwdWork& work, int m, int row_block) {
+  __device__ __forceinline__ void step(const AttentionBwdWork&, int) {
     const uint32_t stage = this->stage(), parity = this->parity();
-    uint64_t* rows_full = kOfValues ? storage_.bar_d_out_full : storage_.bar_q_full;
-    ptx::mbarrier_wait(&rows_full[stage], parity);
+    ptx::mbarrier_wait(&(kOfValues ? storage_.bar_d_out_full : storage_.bar_q_full)[stage], parity);
     ptx::mbarrier_wait(&(kOfValues ? storage_.bar_p_full : storage_.bar_ds_full)[stage], parity);
     issue_sum(stage);
-    // Under the sum, dQ of the step before: its turn to be added need not have come earlier.
-    if constexpr (!kFirst) add_first_part();
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(left_);
     if constexpr (kRightColumns > 0) ptx::pin_registers(right_);
     release(&(kOfValues ? storage_.bar_d_out_empty : storage_.bar_q_empty)[stage]);
-    if constexpr (kOfValues) release(&storage_.bar_p_empty[stage]);
-    if constexpr (!kFirst) add_second_part();
-
-    if constexpr (kOfValues) ptx::mbarrier_wait(&storage_.bar_ds_full[stage], parity);
-    issue_dq(kFirstPart, stage);
-    ptx::wgmma_wait_group<0>();
-    ptx::pin_registers(accum_dq_);
-    dq_row_block_ = row_block;
+    release(&(kOfValues ? storage_.bar_p_empty : storage_.bar_ds_empty)[stage]);
   }
 
  private:
-  // Of dQ of the step before, whose first part has been computed: adds it and issues the other, if there is one.
-  __device__ __forceinline__ void add_first_part() {
-    await_dq_turn(storage_, params_, kAdder, this->num_steps() - 1);
-    add_dq<Config>(params_, accum_dq_, dq_row_block_, kFirstPart);
-    if constexpr (kParts == 2) issue_dq(kFirstPart + 1, this->stage() ^ 1);
-  }
-  __device__ __forceinline__ void add_second_part() {
-    ptx::pin_registers(accum_dq_);
-    release(&storage_.bar_ds_empty[this->stage() ^ 1]);
-    if constexpr (kParts == 2) add_dq<Config>(params_, accum_dq_, dq_row_block_, kFirstPart + 1);
-    end_dq_turn(storage_, params_, kAdder);
-  }
-
   __device__ __forceinline__ void issue_sum(uint32_t stage) {
     const uint8_t* scores = kOfValues ? storage_.smem_p.tiles[0].bytes : storage_.smem_ds[0].bytes;
     const uint8_t* rows = kOfValues ? storage_.smem_d_out[0].bytes : storage_.smem_q[0].bytes;
@@ -328,26 +261,8 @@ class AttentionBwdGradient : public AttentionBwdRole<Config, AttentionBwdGradien
     ptx::wgmma_commit_group();
   }
 
-  // 64 columns of dQ.
-  __device__ __forceinline__ void issue_dq(int part, uint32_t stage) {
-    const uint64_t a = ScoreTile::inner_columns_descriptor(ptx::shared_address(storage_.smem_ds[0].bytes)) +
-                       stage * ScoreTile::kStageStep;
-    const uint64_t b =
-        KeyTile::inner_rows_descriptor(ptx::shared_address(storage_.smem_k.bytes)) + part * KeyTile::kPanelStep;
-    ptx::pin_registers(accum_dq_);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < Config::kBlockN / 16; ++k) {
-      DqProduct::template ss<0, 1>(accum_dq_, a + ScoreTile::inner_columns_step(k), b + KeyTile::inner_rows_step(k),
-                                   k > 0);
-    }
-    ptx::wgmma_commit_group();
-  }
-
   float left_[kLeftColumns / 2];
   float right_[kRightColumns > 0 ? kRightColumns / 2 : 1];
-  float accum_dq_[Config::kDqRegisters];
-  int dq_row_block_;  // of the step before
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -18,24 +18,18 @@ __device__ __forceinline__ void init_barriers(AttentionBwdStorage<Config>& stora
   constexpr int kRowsReaders = kWarpgroupThreads + (Config::kByKeys ? kWarpgroupThreads : kWarpgroupWarps);
   ptx::mbarrier_init(&storage.bar_kv_full, 1);
   ptx::mbarrier_init(&storage.bar_kv_empty, kConsumers);
-  for (int i = 0; i < Config::kStages; ++i) {
-    ptx::mbarrier_init(&storage.bar_q_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_q_empty[i], kRowsReaders);
-    ptx::mbarrier_init(&storage.bar_d_out_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_d_out_empty[i], kRowsReaders);
-    ptx::mbarrier_init(&storage.bar_ds_full[i], Config::kByKeys ? kTwo : kWarpgroupWarps);
-    ptx::mbarrier_init(&storage.bar_ds_empty[i], kTwo);
-    ptx::mbarrier_init(&storage.bar_p_full[i], kWarpgroupWarps);
-    ptx::mbarrier_init(&storage.bar_p_empty[i], kWarpgroupWarps);
-  }
-  for (int i = 0; i < kBwdWorkSlots; ++i) {
-    ptx::mbarrier_init(&storage.bar_work_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_work_empty[i], kConsumers + 1 + (in_turn ? 2 : 0));  // and the producer
-  }
-  for (int i = 0; i < kDqAdders; ++i) {
-    ptx::mbarrier_init(&storage.bar_dq_turn[i], 2);
-    ptx::mbarrier_init(&storage.bar_dq_added[i], kWarpgroupWarps);
-  }
+  ptx::mbarrier_init_each(storage.bar_q_full, 1);
+  ptx::mbarrier_init_each(storage.bar_q_empty, kRowsReaders);
+  ptx::mbarrier_init_each(storage.bar_d_out_full, 1);
+  ptx::mbarrier_init_each(storage.bar_d_out_empty, kRowsReaders);
+  ptx::mbarrier_init_each(storage.bar_ds_full, Config::kByKeys ? kTwo : kWarpgroupWarps);
+  ptx::mbarrier_init_each(storage.bar_ds_empty, Config::kByKeys ? kTwo : kWarpgroupWarps);
+  ptx::mbarrier_init_each(storage.bar_p_full, kWarpgroupWarps);
+  ptx::mbarrier_init_each(storage.bar_p_empty, kWarpgroupWarps);
+  ptx::mbarrier_init_each(storage.bar_work_full, 1);
+  ptx::mbarrier_init_each(storage.bar_work_empty, kConsumers + 1 + (in_turn ? 2 : 0));  // and the producer
+  ptx::mbarrier_init_each(storage.bar_dq_turn, 2);
+  ptx::mbarrier_init_each(storage.bar_dq_added, kWarpgroupWarps);
   ptx::mbarrier_init(&storage.bar_claim, 1);
   ptx::fence_mbarrier_init();
 }
@@ -57,6 +51,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   }
   __syncthreads();
   cudaGridDependencySynchronize();  // for the preprocess
+  if constexpr (!Config::kByKeys)
+    cudaTriggerProgrammaticLaunchCompletion();  // the kernel of dQ needs nothing of this one
   // The shuffle tells ptxas that the warpgroup's index is uniform.
   const int warpgroup_idx = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0);
   if (warpgroup_idx == 0) {
@@ -65,7 +61,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       AttentionBwdProducer<Config>(storage, params).run();
     } else if (threadIdx.x / kWarpThreads == 1) {
       AttentionBwdPlanner<Config>(storage, params).run();
-    } else if (threadIdx.x % kWarpThreads == 0 && params.dq_turn != nullptr) {
+    } else if (Config::kByKeys && threadIdx.x % kWarpThreads == 0 && params.dq_turn != nullptr) {
       if (threadIdx.x / kWarpThreads == 2) {
         take_dq_turns(storage, params);
       } else {
@@ -76,7 +72,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
     AttentionBwdByKeys<Config>(storage, params, warpgroup_idx - 1).run();
   } else if (warpgroup_idx == 1) {
-    ptx::setmaxnreg_dec<Config::kScoresRegisters>();
+    ptx::setmaxnreg_inc<Config::kScoresRegisters>();
     AttentionBwdScores<Config>(storage, params).run();
   } else if (warpgroup_idx == 2) {
     ptx::setmaxnreg_inc<Config::kConsumerRegisters>();

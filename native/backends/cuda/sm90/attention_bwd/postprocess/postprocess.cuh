@@ -32,13 +32,11 @@ __global__ void __launch_bounds__(kPostprocessThreads<Config>)
     const float4 value = *reinterpret_cast<const float4*>(accum + i * Fragment::kStep);
     const uint32_t first = ptx::cvt_pair<Config::kType>(value.x * params.scale, value.y * params.scale);
     const uint32_t third = ptx::cvt_pair<Config::kType>(value.z * params.scale, value.w * params.scale);
-    constexpr int kSecond = Fragment::kSecondRow * kPitch + Fragment::kSecondColumn;
-    constexpr int kThird = Fragment::kThirdRow * kPitch + Fragment::kThirdColumn;
-    uint16_t* target = tile + Fragment::row(part, i, threadIdx.x) * kPitch + Fragment::column(part, i, threadIdx.x);
+    uint16_t* target = tile + Fragment::row(part, i, threadIdx.x) * kPitch + Fragment::column(part, threadIdx.x);
     target[0] = static_cast<uint16_t>(first);
-    target[kSecond] = static_cast<uint16_t>(first >> 16);
-    target[kThird] = static_cast<uint16_t>(third);
-    target[kSecond + kThird] = static_cast<uint16_t>(third >> 16);
+    target[kPitch] = static_cast<uint16_t>(first >> 16);
+    target[8] = static_cast<uint16_t>(third);
+    target[kPitch + 8] = static_cast<uint16_t>(third >> 16);
   }
   __syncthreads();
   const int chunks = params.qk_dim / 8;

@@ -16,12 +16,12 @@ struct AttentionBwdPreprocessParams {
   const float* lse;   // [B, H, Sq] or [H, total_q]
   const float* sink;  // [H] or null
 
-  float* lse_log2;      // [row blocks][block_m]
-  float* delta;         // [row blocks][block_m]
-  float* dq_accum;      // [row blocks][block_floats]
-  int32_t* dq_turn;     // [row blocks] or null
-  float* d_sink_parts;  // [row blocks], with a sink: -sum over the rows of exp(sink - lse) delta
-  int64_t block_floats;
+  float* lse_log2;       // [row blocks][block_m]
+  float* delta;          // [row blocks][block_m]
+  float* dq_accum;       // [row blocks][block_floats]
+  int32_t* dq_turn;      // [row blocks] or null
+  float* d_sink_parts;   // [row blocks], with a sink: -sum over the rows of exp(sink - lse) delta
+  int64_t block_floats;  // 0 where dQ is not added up
 };
 
 }  // namespace warpgrad::cuda::sm90
