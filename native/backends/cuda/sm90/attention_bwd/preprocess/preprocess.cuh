@@ -34,7 +34,9 @@ __global__ void __launch_bounds__(kPreprocessThreads)
   const int row_block = blockIdx.x;
   const AttentionBwdRowBlock block = find_row_block(params.rows, row_block);
   const int row_thread = threadIdx.x % kRowThreads;
-  const float sink = params.sink == nullptr ? 0 : params.sink[block.head] * kLog2E;
+  // Finite, however large the sink is: an infinite lse is then more.
+  constexpr float kLargest = 3.402823466e38f;
+  const float sink = params.sink == nullptr ? 0 : ptx::min_nan(params.sink[block.head] * kLog2E, kLargest);
   const auto* out = static_cast<const uint16_t*>(params.out) + block.batch * params.out_batch_stride +
                     block.head * params.out_head_stride + block.first_row * params.out_row_stride;
   const auto* d_out = static_cast<const uint16_t*>(params.d_out) + block.batch * params.d_out_batch_stride +
