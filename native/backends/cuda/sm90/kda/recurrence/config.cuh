@@ -45,12 +45,8 @@ struct KdaRecurrenceConfig {
   static constexpr bool kMovesRegisters = kWarpgroups > 1;
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpThreads;
-  // For a warp its first lane tells that it is done, but where sums went through shared memory by plain stores and
-  // loads.
-  static constexpr bool kEachThreadArrives = kKeyParts > 1;
-  static constexpr int kConsumerArrivals = kEachThreadArrives ? kConsumerThreads : kConsumerWarps;
   // Who tells that a stage is free: the consumers, or the storer, which comes last where o is in the stage.
-  static constexpr int kStageUsers = kOutInStage ? 1 : kConsumerArrivals + (kImagesInStage ? 1 : 0);
+  static constexpr int kStageUsers = kOutInStage ? 1 : kConsumerThreads + (kImagesInStage ? 1 : 0);
   // A producer and a storer warp; setmaxnreg takes whole warpgroups.
   static constexpr int kThreads = kConsumerThreads + (kMovesRegisters ? kWarpgroupThreads : 2 * kWarpThreads);
   using KeyTile = SwizzledTile<kKdaChunkRows, kKeyPanels * kPanelColumns>;

@@ -46,7 +46,6 @@ class KdaRecurrenceConsumer {
     // A warp's 16 columns of a tile [64 tokens, 64 values], whose 8x8 matrices are transposed on the way.
     values_offset_ = ValueTile::chunk_address(0, lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
     decay_offset_ = (key_part_ * Config::kOwnKeyPanels * kPanelColumns + lane % 4 * 2) * sizeof(float);
-    is_first_lane_ = lane == 0;
   }
 
   __device__ __forceinline__ void run() {
@@ -247,7 +246,7 @@ class KdaRecurrenceConsumer {
       put_values(ptx::shared_address(storage_.stages[before.stage].u0[value_part_].bytes), out);
       hand_over(&storage_.bar_out_full[before.stage]);
     } else {
-      arrive(&storage_.bar_empty[before.stage]);
+      ptx::mbarrier_arrive(&storage_.bar_empty[before.stage]);
       if constexpr (Config::kWithOut) {
         ptx::mbarrier_wait(&storage_.bar_out_stored[out_at_.stage], out_at_.parity ^ 1);
         put_values(ptx::shared_address(storage_.out.tiles[out_at_.stage].bytes), out);
@@ -260,15 +259,7 @@ class KdaRecurrenceConsumer {
   // Stores become visible to the copy engine before the arrival.
   __device__ __forceinline__ void hand_over(uint64_t* barrier) const {
     ptx::fence_proxy_async();
-    arrive(barrier);
-  }
-  __device__ __forceinline__ void arrive(uint64_t* barrier) const {
-    if constexpr (Config::kEachThreadArrives) {
-      ptx::mbarrier_arrive(barrier);
-    } else {
-      __syncwarp();
-      if (is_first_lane_) ptx::mbarrier_arrive(barrier);
-    }
+    ptx::mbarrier_arrive(barrier);
   }
 
   // Between [64 tokens, 64 values] in shared memory and its transpose as an A operand.
@@ -338,7 +329,6 @@ class KdaRecurrenceConsumer {
   const KdaRecurrenceWork& work_;
   const int value_part_, key_part_;
   uint32_t values_offset_, decay_offset_;
-  bool is_first_lane_;
   RingPosition<Config::kStages> at_;
   RingPosition<Config::kOutSlots> out_at_;
   RingPosition<Config::kImageSlots> images_at_;

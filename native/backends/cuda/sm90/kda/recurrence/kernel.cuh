@@ -13,11 +13,11 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
     ptx::mbarrier_init(&storage.bar_empty[i], Config::kStageUsers);
   }
   for (int i = 0; i < Config::kImageSlots; ++i) {
-    ptx::mbarrier_init(&storage.bar_images_full[i], Config::kConsumerArrivals);
+    ptx::mbarrier_init(&storage.bar_images_full[i], Config::kConsumerThreads);
     ptx::mbarrier_init(&storage.bar_images_stored[i], 1);
   }
   for (int i = 0; i < Config::kOutSlots; ++i) {
-    ptx::mbarrier_init(&storage.bar_out_full[i], Config::kConsumerArrivals);
+    ptx::mbarrier_init(&storage.bar_out_full[i], Config::kConsumerThreads);
     ptx::mbarrier_init(&storage.bar_out_stored[i], 1);
   }
   ptx::fence_mbarrier_init();
