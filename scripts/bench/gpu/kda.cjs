@@ -29,6 +29,8 @@ const BACKWARD_FLOPS = 10 * CHUNK * DIM + 12 * DIM * DIM;
  */
 const GATES = {
   bounded: { lowerBound: -5 },
+  // A tenth of a nat a token.
+  'weak decay': { lowerBound: -5, moments: { aLog: [0, 0.2, -1, 1], dtBias: [-4, 1, -8, 0] } },
   // As layers of KDA and Mamba-2 start in public code: A between 1 and 16, dt between 0.001 and 0.1 with its logarithm even; means
   // and spreads are those of these distributions.
   softplus: { moments: { aLog: [1.96, 0.63, 0, Math.log(16)], dtBias: [-4.6, 1.33, Math.log(0.001), -2.25] } },
@@ -42,7 +44,7 @@ const GATES = {
  * @property {number} heads
  * @property {number} [batch]
  * @property {number[]} [lengths] of packed sequences
- * @property {'bounded' | 'softplus' | 'steep softplus'} [gate]
+ * @property {'bounded' | 'weak decay' | 'softplus' | 'steep softplus'} [gate]
  *
  * @param {Shape} shape @param {Partial<Case>} [more] @returns {Case}
  */
@@ -73,6 +75,7 @@ const CASES = [
   kdaCase({ tokens: 32768, heads: 32 }),
   kdaCase({ tokens: T, heads: 64, lengths: Array.from({ length: 8 }, () => 1024) }),
   kdaCase({ tokens: T, heads: 64, lengths: [1300, 547, 2048, 963, 271, 3063] }),
+  kdaCase({ tokens: T, heads: 64, gate: 'weak decay' }),
   kdaCase({ tokens: T, heads: 64, gate: 'softplus' }),
   kdaCase({ tokens: T, heads: 64, gate: 'steep softplus' }),
   // How it grows with the tokens, and with the heads.
