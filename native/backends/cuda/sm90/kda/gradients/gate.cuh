@@ -2,6 +2,7 @@
 
 #include "backends/cuda/sm90/kda/gradients/config.cuh"
 #include "backends/cuda/sm90/kda/gradients/consumer_thread.cuh"
+#include "backends/cuda/sm90/kda/softplus.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "ops/kda.h"
 
@@ -31,7 +32,7 @@ class KdaGate {
       for (int part = 0; part < kElements; part += kPart<kElements>) {
         float z[kPart<kElements>], e[kPart<kElements>];
         load_exponentials(x + part, z, e);
-        log2_softplus(z, e, x + part);
+        kda_log2_softplus(z, e, x + part);
 #pragma unroll
         for (int i = part; i < part + kPart<kElements>; ++i) x[i] *= -a_;
       }
@@ -78,9 +79,9 @@ class KdaGate {
     } else if constexpr (Config::kGate == ops::GateKind::kSoftplus) {
       float z[kCount], e[kCount], softplus[kCount];
       load_exponentials(x, z, e);
-      log2_softplus(z, e, softplus);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) x[i] = ptx::rcp_approx(1 + e[i]);
+      kda_log2_softplus(z, e, softplus);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const float sigmoid = z[i] < 0 ? e[i] * x[i] : x[i];
@@ -115,19 +116,6 @@ class KdaGate {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) e[i] = ptx::ex2_approx(-fabsf(z[i]));
   }
-  // log2(1 + 2^z)
-  template <int kCount>
-  __device__ __forceinline__ static void log2_softplus(const float (&z)[kCount], const float (&e)[kCount],
-                                                       float* softplus) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) softplus[i] = ptx::lg2_approx(1 + e[i]);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float series = e[i] * fmaf(e[i], -0.5f * kLog2E, kLog2E);
-      softplus[i] = fmaxf(z[i], 0) + (e[i] < 0.001f ? series : softplus[i]);
-    }
-  }
-
   float a_;            // exp(A_log)
   float lower_bound_;  // of the bounded gate
   float factor_, bias_[2];

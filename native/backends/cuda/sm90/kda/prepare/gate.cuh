@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "backends/cuda/sm90/kda/prepare/memory.cuh"
+#include "backends/cuda/sm90/kda/softplus.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
 #include "backends/cuda/sm90/ptx/mma.cuh"
@@ -20,23 +21,29 @@ __device__ __forceinline__ float clamp_log2_decay(float g) {
   return ptx::max_nan(g, -128.0f);
 }
 
-// A gate turns its input into log2 of the decay. `bias` is what its bias() made of dt_bias.
+// A gate turns inputs of one key into log2 of the decay. `bias` is what its bias() made of dt_bias.
 struct KdaGivenGate {
   __device__ __forceinline__ float bias(float) const { return 0; }
-  __device__ __forceinline__ float operator()(float x, float) const { return clamp_log2_decay(x * kKdaLog2E); }
+  template <int kElements>
+  __device__ __forceinline__ void apply(float (&x)[kElements], float) const {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) x[i] = clamp_log2_decay(x[i] * kKdaLog2E);
+  }
 };
 
 struct KdaSoftplusGate {
   float minus_a;
   __device__ __forceinline__ float bias(float dt_bias) const { return dt_bias * kKdaLog2E; }
-  __device__ __forceinline__ float operator()(float x, float bias) const {
-    const float z = x * kKdaLog2E + bias;
-    // log2(1 + 2^z) = max(z, 0) + log2(1 + 2^-|z|), the latter by its series where 1 + 2^-|z| would lose 2^-|z|;
-    // without branches, in which the lanes would part.
-    const float e = ptx::ex2_approx(-fabsf(z)), log = ptx::lg2_approx(1 + e);
-    const float series = e * (kKdaLog2E - 0.5f * kKdaLog2E * e);
-    const float softplus = (e < 0.001f ? series : log) + fmaxf(z, 0);
-    return clamp_log2_decay(minus_a * softplus);
+  template <int kElements>
+  __device__ __forceinline__ void apply(float (&x)[kElements], float bias) const {
+    float z[kElements], e[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) z[i] = fmaf(x[i], kKdaLog2E, bias);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) e[i] = ptx::ex2_approx(-fabsf(z[i]));
+    kda_log2_softplus(z, e, x);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) x[i] = clamp_log2_decay(minus_a * x[i]);
   }
 };
 
@@ -45,8 +52,12 @@ struct KdaBoundedGate {
   __device__ __forceinline__ KdaBoundedGate(float a, float lower_bound)
       : a_log2(-a * kKdaLog2E), inverse_bound(1 / (lower_bound * kKdaLog2E)) {}
   __device__ __forceinline__ float bias(float dt_bias) const { return a_log2 * dt_bias; }
-  __device__ __forceinline__ float operator()(float x, float bias) const {
-    return clamp_log2_decay(ptx::rcp_approx(ptx::ex2_approx(x * a_log2 + bias) * inverse_bound + inverse_bound));
+  template <int kElements>
+  __device__ __forceinline__ void apply(float (&x)[kElements], float bias) const {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      x[i] = clamp_log2_decay(ptx::rcp_approx(ptx::ex2_approx(x[i] * a_log2 + bias) * inverse_bound + inverse_bound));
+    }
   }
 };
 
@@ -135,10 +146,12 @@ __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memor
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const float bias = ptx::ld_shared(memory.bias() + (16 * step + 8 * n + warp.group()) * 4);
+      float (&own)[4] = x[step % kSlots][n];
+      gate.apply(own, bias);
       uint32_t high[4], low[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float g = gate(x[step % kSlots][n][i], bias);
+        const float g = own[i];
         high[i] = __float_as_uint(g) & 0xffffe000u;
         low[i] = __float_as_uint(g - __uint_as_float(high[i]));
       }

@@ -28,12 +28,14 @@ __device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config
                                                    float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
                                                    KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
   using Warp = KdaPrepareWarp<Config>;
-  if (!Config::kShallow && has_deep_rows(memory, Warp::here(block))) {
-    multiply_deep_diagonal(memory, block, scales, L, deep, blocks);
-    make_scaled_copies<Config, true>(memory, Warp::here(block), scales, L, blocks, queries);
-  } else {
-    make_scaled_copies<Config, false>(memory, Warp::here(block), scales, L, blocks, queries);
+  const bool any_deep = !Config::kShallow && has_deep_rows(memory, Warp::here(block));
+  KdaDeepRows<Config> deep_rows;
+  if (any_deep) {
+    find_deep_rows<Config>(L, deep);
+    deep_rows.multiply(memory, Warp::here(block), scales, L);
   }
+  make_scaled_copies(memory, Warp::here(block), scales, L, any_deep, blocks, queries);
+  deep_rows.replace(deep, blocks);
 }
 
 // Everything up to Kr and Qd, in shared memory by then.

@@ -33,10 +33,9 @@ struct KdaQueryFragments {
 // Where the decays come from that take a block's k from its start (its end, when rows of it are deep) to the references
 // of later row blocks: row 31 for block 1 and, from blocks 2 and 3, for 0; row 47 for block 2; row 15 from block 1 for
 // 0.
-template <class Config, bool kDeep>
-__device__ __forceinline__ uint32_t key_copy_decay(const KdaPrepareMemory<Config>& memory, uint32_t block) {
-  const uint32_t none = memory.to_start(0);
-  if (kDeep) return block == 0 ? memory.block_1() : none;
+template <class Config>
+__device__ __forceinline__ uint32_t key_copy_decay(const KdaPrepareMemory<Config>& memory, uint32_t block, bool deep) {
+  if (deep) return block == 0 ? memory.block_1() : memory.to_start(0);
   return block == 0 ? memory.to_start(2) : block == 1 ? memory.block_1() : memory.block_2();
 }
 
@@ -57,18 +56,20 @@ __device__ __forceinline__ void store_key_copy(const KdaPrepareWarp<Config>& war
 }
 
 // Qd over q and Kr over k; k for the off-diagonal blocks over g: the copies of blocks 0, 1, 2 at their own rows, and
-// the second one of block 0 at those of block 3. Unless kDeep, the diagonal blocks too.
-template <class Config, bool kDeep>
+// the second one of block 0 at those of block 3. The diagonal blocks, of the rows that are not deep. The same code for
+// warps with deep rows and without, whose k is taken from its row to the block's end and back to its start: two would
+// not stay in the instruction cache.
+template <class Config>
 __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config>& memory,
                                                    const KdaPrepareWarp<Config>& warp,
                                                    const KdaRowScales<Config>& scales,
-                                                   float (&L)[2 * Config::kSteps][4], KdaDiagonalBlocks& blocks,
-                                                   KdaQueryFragments<Config>& queries) {
+                                                   const float (&L)[2 * Config::kSteps][4], bool deep,
+                                                   KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
   constexpr auto kBf16 = DType::kBFloat16;
   constexpr auto kFp16 = DType::kFloat16;
   const uint32_t block = warp.block;
-  const uint32_t to_start = memory.to_start(block), to_end = memory.from_start(kDeep ? block + 1 : block);
-  const uint32_t copy_decay = key_copy_decay<Config, kDeep>(memory, block);
+  const uint32_t to_start = memory.to_start(block), to_end = memory.from_start(deep ? block + 1 : block);
+  const uint32_t copy_decay = key_copy_decay(memory, block, deep);
   for_each_step(memory, warp, [&](int step, const uint32_t (&q)[4], const uint32_t (&k)[4]) {
     uint32_t qd[4], kr[4];
     float2 k_minus[4];
@@ -76,8 +77,8 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
     for (int n = 0; n < 2; ++n) {
       const uint32_t column = (16 * step + 8 * n + 2 * warp.quad()) * 4;
       const float2 start = ptx::ld_shared_v2(to_start + column), end = ptx::ld_shared_v2(to_end + column);
-      float2 l_end = {};
-      if (kDeep) l_end = ptx::ld_shared_v2(memory.block_sum(block) + column);
+      float2 l_end = {0, 0};
+      if (deep) l_end = ptx::ld_shared_v2(memory.block_sum(block) + column);
       KdaDiagonalFactors factors;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -88,8 +89,8 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
         const float k_x = k_pair.x * scales.k_in[i], k_y = k_pair.y * scales.k_in[i];
         const float k_plus_x = k_x * decay_x, k_plus_y = k_y * decay_y;
         const float q_plus_x = q_pair.x * scales.q_in[i] * decay_x, q_plus_y = q_pair.y * scales.q_in[i] * decay_y;
-        k_minus[m].x = k_x * ptx::ex2_approx(kDeep ? l_end.x - l_x : -l_x);
-        k_minus[m].y = k_y * ptx::ex2_approx(kDeep ? l_end.y - l_y : -l_y);
+        k_minus[m].x = k_x * ptx::ex2_approx(l_end.x - l_x);
+        k_minus[m].y = k_y * ptx::ex2_approx(l_end.y - l_y);
 
         queries.q[step][m] = ptx::cvt_pair<kFp16>(q_plus_x, q_plus_y);
         queries.k[step][m] = ptx::cvt_pair<kFp16>(k_plus_x, k_plus_y);
@@ -98,18 +99,19 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
         kr[m] = ptx::cvt_pair<kBf16>(scales.times_k_out(k_minus[m].x * end.x, i),
                                      scales.times_k_out(k_minus[m].y * end.y, i));
 
-        if (!kDeep) {
-          factors.set_q(i, q_plus_x, q_plus_y);
-          factors.set_k(i, k_plus_x, k_plus_y, k_minus[m].x, k_minus[m].y);
-        }
+        // Infinite for deep rows, which no other row's pairs have a part of.
+        float2 from_start = k_minus[m];
+        if (deep) from_start = {k_x * ptx::ex2_approx(-l_x), k_y * ptx::ex2_approx(-l_y)};
+        factors.set_q(i, q_plus_x, q_plus_y);
+        factors.set_k(i, k_plus_x, k_plus_y, from_start.x, from_start.y);
       }
-      if (!kDeep) blocks.add(factors);
+      blocks.add(factors);
     }
     ptx::stmatrix_x4(warp.fragment(memory.qd(), step), qd[0], qd[1], qd[2], qd[3]);
     ptx::stmatrix_x4(warp.fragment(memory.kr(), step), kr[0], kr[1], kr[2], kr[3]);
     const uint32_t copy = warp.fragment(memory.w(), step);
     if (block < 3) store_key_copy(warp, k_minus, copy_decay, step, copy);
-    if (block == 0) store_key_copy(warp, k_minus, memory.to_start(kDeep ? 0 : 1), step, copy + 48 * kPanelRowBytes);
+    if (block == 0) store_key_copy(warp, k_minus, memory.to_start(deep ? 0 : 1), step, copy + 48 * kPanelRowBytes);
   });
 }
 
