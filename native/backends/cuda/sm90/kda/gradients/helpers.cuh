@@ -149,10 +149,13 @@ class KdaGradientsStorer {
       store_d_a_log();
       release(&storage_.bar_g_empty[walk_.g_slot()]);
       ptx::mbarrier_sleep(&storage_.bar_dqk_full, walk_.parity());
-      store<2, 64, 2>(storage_.smem_q.bytes, params_.tensor_map_dq, params_.dq, params_.key_dim, first_key_);
-      store<2, 64, 2>(storage_.smem_k.bytes, params_.tensor_map_dk, params_.dk, params_.key_dim, first_key_);
-      release(&storage_.bar_empty[kKdaK]);
-      release(&storage_.bar_empty[kKdaQ]);
+#pragma unroll 1
+      for (int is_q = 0; is_q < 2; ++is_q) {
+        store<2, 64, 2>(is_q ? storage_.smem_q.bytes : storage_.smem_k.bytes,
+                        is_q ? params_.tensor_map_dq : params_.tensor_map_dk, is_q ? params_.dq : params_.dk,
+                        params_.key_dim, first_key_);
+        release(&storage_.bar_empty[is_q ? kKdaQ : kKdaK]);
+      }
     }
     if (lane_ == 0) ptx::bulk_wait_group<0>();
   }
@@ -167,6 +170,7 @@ class KdaGradientsStorer {
     if (chunk.rows == 64) {
       if (lane_ != 0) return;
       ptx::fence_proxy_async();  // here rather than in the consumers, where it takes time
+#pragma unroll 1
       for (int i = 0; i < kPanels; ++i) {
         ptx::tensor_store(map, {first_column + i * kColumns, chunk.token, head, chunk.batch},
                           smem + i * kKdaPanelBytes);

@@ -55,6 +55,7 @@ class KdaGradientsProducer {
     const uint32_t panel_bytes = params_.record.key_panels * kKdaPanelBytes;
     uint64_t* full = begin(input, value_panels * panel_bytes);
     const uint8_t* image = images + static_cast<size_t>(walk_.tile) * value_panels * panel_bytes;
+#pragma unroll 1
     for (int i = 0; i < value_panels; ++i) {
       ptx::bulk_load(smem[i].bytes, image + i * panel_bytes, panel_bytes, full);
     }
@@ -77,6 +78,7 @@ class KdaGradientsProducer {
   template <int kPanels, int kColumns>
   __device__ __forceinline__ void load_panels(uint64_t* full, uint8_t* smem, const CUtensorMap& map, int head,
                                               const KdaChunk& chunk) {
+#pragma unroll 1
     for (int i = 0; i < kPanels; ++i) {
       ptx::tensor_load(smem + i * kKdaPanelBytes, map,
                        {kda_first_key<Config>() + i * kColumns, chunk.token, head, chunk.batch}, full);
