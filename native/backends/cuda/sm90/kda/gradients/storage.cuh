@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backends/cuda/sm90/kda/gradients/config.cuh"
+#include "backends/cuda/sm90/kda/gradients/params.h"
 #include "backends/cuda/sm90/tile/smem_tile.cuh"
 #include "backends/cuda/sm90/tile/swizzled_tile.cuh"
 
@@ -85,16 +86,29 @@ __device__ __forceinline__ int kda_first_key() {
   return Config::kWide ? 128 * static_cast<int>(blockIdx.x) : 0;
 }
 
+struct KdaTilePlace {
+  int chunk, head;
+  int tile;  // chunk x value heads + head: the place of its images
+};
+
 // The walk of every role over its block's tiles. The grid has the 128-key parts of a tile in x, tiles in y.
 template <class Config>
 struct KdaTileWalk {
-  int tile;        // chunk x value heads + head
+  int position;
   uint32_t count;  // of tiles before it
 
-  __device__ __forceinline__ KdaTileWalk() : tile(blockIdx.y), count(0) {}
+  __device__ __forceinline__ KdaTileWalk() : position(blockIdx.y), count(0) {}
+  __device__ __forceinline__ bool is_inside(const KdaGradientsParams& params) const {
+    return position < params.num_tiles;
+  }
   __device__ __forceinline__ void advance() {
-    tile += gridDim.y;
+    position += gridDim.y;
     ++count;
+  }
+  // Heads are rotated from chunk to chunk: else a block would meet few of them, and some take longer than others.
+  __device__ __forceinline__ KdaTilePlace place(const KdaGradientsParams& params) const {
+    const int chunk = position / params.value_heads, head = (position + chunk) % params.value_heads;
+    return {chunk, head, chunk * params.value_heads + head};
   }
   __device__ __forceinline__ uint32_t parity() const { return count & 1; }
   __device__ __forceinline__ uint32_t g_slot() const { return count % Config::kGateSlots; }

@@ -72,63 +72,49 @@ __device__ __forceinline__ void find_deep_rows(const float (&L)[2 * Config::kSte
   }
 }
 
-// Calls visit(step, q, k) with the warp's rows of q and k, 16 keys a step, one after the other: else ptxas begins with
-// later steps, for which registers are too scarce.
-template <class Config, class Visit>
-__device__ __forceinline__ void for_each_step(const KdaPrepareMemory<Config>& memory,
-                                              const KdaPrepareWarp<Config>& warp, Visit visit) {
-#pragma unroll
-  for (int step = 0; step < Config::kSteps; ++step) {
-    ptx::bar_warp_sync();
-    uint32_t q[4], k[4];
-    ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
-    ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
-    visit(step, q, k);
-  }
-}
-
 // Two bfloat16 times a factor, as float16.
 __device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, float factor) {
   const float2 values = ptx::widen_pair<DType::kBFloat16>(pair);
   return ptx::cvt_pair<DType::kFloat16>(values.x * factor, values.y * factor);
 }
 
-// Decays of two keys, float16 pairs, that rows are multiplied by: [level t][rows group(), + 8]. At level t a row of the
-// second half of a group of 2 * 2^t rows meets one of the first half, with the last row of the first half as reference:
-// the former has decayed since, the latter until then.
-struct KdaLevelDecays {
-  static constexpr int kLevels = 4;
-  uint32_t pairs[kLevels][2];
+// Decays of single tokens, two keys a pair of float16: of the rows group() and group() + 8.
+template <class Config>
+__device__ __forceinline__ void find_token_decays(const KdaPrepareWarp<Config>& warp, const float (&l)[4],
+                                                  uint32_t* pairs) {
+  float before[4], decay[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) before[i] = __shfl_sync(~0u, l[i], warp.lane_idx + 28);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // Row 7 is before row 8; the decay of row 0 is of no use.
+    const float before_first = i < 2 ? l[i] : before[i - 2];
+    decay[i] = ptx::ex2_approx(l[i] - (warp.group() == 0 ? before_first : before[i]));
+  }
+  pairs[0] = ptx::cvt_pair<DType::kFloat16>(decay[0], decay[1]);
+  pairs[1] = ptx::cvt_pair<DType::kFloat16>(decay[2], decay[3]);
+}
 
-  // From the decays of single tokens, which neighbours exchange: no factor is above 1, however deep the rows.
-  template <class Config>
-  __device__ __forceinline__ void make(const KdaPrepareWarp<Config>& warp, const float (&l)[4]) {
+// What rows of 8 are multiplied by: at level t a row of the second half of a group of 2 * 2^t rows meets one of the
+// first half, with the last row of the first half as reference; the former has decayed since, the latter until then. No
+// factor is above 1, however deep the rows. Level 3 is that of the rows 0 to 7 and 8 to 15.
+struct KdaLevelDecays {
+  uint32_t pairs[4];
+
+  // From the decays of single tokens, which neighbours exchange.
+  __device__ __forceinline__ KdaLevelDecays(uint32_t group, uint32_t token_decay, bool is_second_half) {
     constexpr uint32_t kOne = 0x3c003c00u;
-    const uint32_t group = warp.group();
-    float before[4], decay[4];  // l of the row before; the row's own decay
+    uint32_t all = token_decay, since = token_decay, until = kOne;  // of groups of 1, 2, 4 rows
 #pragma unroll
-    for (int i = 0; i < 4; ++i) before[i] = __shfl_sync(~0u, l[i], warp.lane_idx + 28);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      // Row 7 is before row 8; the decay of row 0 is of no use.
-      const float before_first = i < 2 ? l[i] : before[i - 2];
-      decay[i] = ptx::ex2_approx(l[i] - (group == 0 ? before_first : before[i]));
+    for (int t = 0; t < 3; ++t) {
+      const bool second = group >> t & 1;
+      pairs[t] = second ? since : until;
+      const uint32_t other = __shfl_xor_sync(~0u, all, 4 << t);
+      since = ptx::mul_f16x2(since, second ? other : kOne);
+      until = ptx::mul_f16x2(until, second ? kOne : other);
+      all = ptx::mul_f16x2(all, other);
     }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      uint32_t all = ptx::cvt_pair<DType::kFloat16>(decay[2 * i], decay[2 * i + 1]);  // of 1, 2, 4 rows
-      uint32_t since = all, until = kOne;  // the start of that many rows, their end
-#pragma unroll
-      for (int t = 0; t < 3; ++t) {
-        const bool second = group >> t & 1;
-        pairs[t][i] = second ? since : until;
-        const uint32_t other = __shfl_xor_sync(~0u, all, 4 << t);
-        since = ptx::mul_f16x2(since, second ? other : kOne);
-        until = ptx::mul_f16x2(until, second ? kOne : other);
-        all = ptx::mul_f16x2(all, other);
-      }
-      pairs[3][i] = i == 0 ? until : since;
-    }
+    pairs[3] = is_second_half ? since : until;
   }
 };
 
@@ -137,46 +123,55 @@ struct KdaLevelDecays {
 struct KdaHalfProducts {
   float sums[4] = {};
 
-  // += the rows i of q and k times the rows j of `right`, 16 keys, float16 [8 keys][8 rows].
-  __device__ __forceinline__ void add(const uint32_t (&q)[2][2], const uint32_t (&k)[2][2], int i,
-                                      const uint32_t (&right)[2][2], int j) {
-    const uint32_t left[4] = {q[0][i], k[0][i], q[1][i], k[1][i]};
-    ptx::mma_m16n8k16<DType::kFloat16>(sums, left, right[0][j], right[1][j]);
+  // += the rows i of q and k times the rows j of `right`, fragments of 16 keys in float16.
+  __device__ __forceinline__ void add(const uint32_t (&q)[4], const uint32_t (&k)[4], int i, const uint32_t (&right)[4],
+                                      int j) {
+    const uint32_t left[4] = {q[i], k[i], q[2 + i], k[2 + i]};
+    ptx::mma_m16n8k16<DType::kFloat16>(sums, left, right[j], right[2 + j]);
   }
 };
 
-// The deep rows of the diagonal blocks, by halving.
+// The deep rows of the diagonal blocks, by halving. The decays of single tokens wait in the room of g, in the same
+// places: so the rest can be a loop, of which there is little in the instruction cache.
 template <class Config>
 class KdaDeepRows {
  public:
   __device__ __forceinline__ void multiply(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
                                            const KdaRowScales<Config>& scales,
                                            const float (&L)[2 * Config::kSteps][4]) {
+#pragma unroll
+    for (int step = 0; step < Config::kSteps; ++step) {
+      uint32_t decays[4];
+      find_token_decays(warp, L[2 * step], decays);
+      find_token_decays(warp, L[2 * step + 1], decays + 2);
+      ptx::stmatrix_x4(warp.fragment(memory.w(), step), decays[0], decays[1], decays[2], decays[3]);
+    }
+    ptx::bar_warp_sync();
     KdaHalfProducts within[3][2], own[2];  // of rows and columns of the same 8, at a level and without decay
-    for_each_step(memory, warp, [&](int step, const uint32_t (&q)[4], const uint32_t (&k)[4]) {
-      KdaLevelDecays decays[2];
-      uint32_t q16[2][2], k16[2][2];  // [8 keys][8 rows]
+#pragma unroll 1
+    for (int step = 0; step < Config::kSteps; ++step) {
+      uint32_t q[4], k[4], decays[4];
+      ptx::ldmatrix_x4(warp.fragment(memory.w(), step), decays);
+      ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
+      ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        decays[n].make(warp, L[2 * step + n]);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          q16[n][i] = scaled_pair(q[2 * n + i], scales.q_in[i]);
-          k16[n][i] = scaled_pair(k[2 * n + i], scales.k_in[i]);
-        }
+      for (int m = 0; m < 4; ++m) {
+        q[m] = scaled_pair(q[m], scales.q_in[m % 2]);
+        k[m] = scaled_pair(k[m], scales.k_in[m % 2]);
       }
 #pragma unroll
-      for (int i = 0; i < 2; ++i) own[i].add(q16, k16, i, k16, i);
+      for (int i = 0; i < 2; ++i) own[i].add(q, k, i, k, i);
+      const KdaLevelDecays levels[4] = {{warp.group(), decays[0], false},
+                                        {warp.group(), decays[1], true},
+                                        {warp.group(), decays[2], false},
+                                        {warp.group(), decays[3], true}};
 #pragma unroll
-      for (int t = 0; t < KdaLevelDecays::kLevels; ++t) {
-        uint32_t q_decayed[2][2], k_decayed[2][2];
+      for (int t = 0; t < 4; ++t) {
+        uint32_t q_decayed[4], k_decayed[4];
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            q_decayed[n][i] = ptx::mul_f16x2(q16[n][i], decays[n].pairs[t][i]);
-            k_decayed[n][i] = ptx::mul_f16x2(k16[n][i], decays[n].pairs[t][i]);
-          }
+        for (int m = 0; m < 4; ++m) {
+          q_decayed[m] = ptx::mul_f16x2(q[m], levels[m].pairs[t]);
+          k_decayed[m] = ptx::mul_f16x2(k[m], levels[m].pairs[t]);
         }
         if (t == 3) {
           across_.add(q_decayed, k_decayed, 1, k_decayed, 0);
@@ -185,7 +180,7 @@ class KdaDeepRows {
           for (int i = 0; i < 2; ++i) within[t][i].add(q_decayed, k_decayed, i, k_decayed, i);
         }
       }
-    });
+    }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll

@@ -52,7 +52,7 @@ class KdaWideGradientsConsumer : KdaGradientsConsumer<Config> {
   using KdaGradientsConsumer<Config>::KdaGradientsConsumer;
 
   __device__ __forceinline__ void run() {
-    for (; this->t_.walk.tile < this->t_.params.num_tiles; this->t_.walk.advance()) run_tile();
+    for (; this->t_.walk.is_inside(this->t_.params); this->t_.walk.advance()) run_tile();
   }
 
  private:
