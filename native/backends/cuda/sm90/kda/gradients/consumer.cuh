@@ -95,7 +95,7 @@ class KdaGradientsConsumer {
     for (int distance = 16; distance > 0; distance /= 2) d_a_log += __shfl_xor_sync(~0u, d_a_log, distance);
     if (t_.lane == 0) storage_.d_a_log[4 * t_.warpgroup + t_.warp] = d_a_log * gate.d_a_log_factor();
     if (!t_.params.d_dt_bias_parts) return;
-    float* parts = t_.params.d_dt_bias_parts + static_cast<int64_t>(t_.walk.place(t_.params).tile) * t_.params.key_dim;
+    float* parts = t_.params.d_dt_bias_parts + static_cast<int64_t>(t_.walk.tile) * t_.params.key_dim;
     const int first_key = kda_first_key<Config>();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "backends/cuda/sm90/kda/gate_math.cuh"
 #include "backends/cuda/sm90/kda/gradients/config.cuh"
 #include "backends/cuda/sm90/kda/gradients/consumer_thread.cuh"
-#include "backends/cuda/sm90/kda/softplus.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "ops/kda.h"
 
@@ -16,7 +16,7 @@ class KdaGate {
   // NOTE: made anew from shared memory where it is needed; there are no registers to keep it in.
   __device__ __forceinline__ explicit KdaGate(const KdaConsumerThread<Config>& thread)
       : a_(thread.gate_scalars().a), lower_bound_(thread.params.lower_bound) {
-    factor_ = Config::kGate == ops::GateKind::kBounded ? a_ * kLog2E : kLog2E;
+    factor_ = Config::kGate == ops::GateKind::kBounded ? a_ * kKdaLog2E : kKdaLog2E;
 #pragma unroll
     for (int half = 0; half < 2; ++half) bias_[half] = thread.gate_scalars().bias[thread.key() + 8 * half] * factor_;
   }
@@ -26,7 +26,7 @@ class KdaGate {
   __device__ __forceinline__ void log2_decays(float (&x)[kElements]) const {
     if constexpr (Config::kGate == ops::GateKind::kGiven) {
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] *= kLog2E;
+      for (int i = 0; i < kElements; ++i) x[i] *= kKdaLog2E;
     } else if constexpr (Config::kGate == ops::GateKind::kSoftplus) {
 #pragma unroll
       for (int part = 0; part < kElements; part += kPart<kElements>) {
@@ -42,7 +42,7 @@ class KdaGate {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) x[i] = ptx::rcp_approx(1 + x[i]);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] *= lower_bound_ * kLog2E;
+      for (int i = 0; i < kElements; ++i) x[i] *= lower_bound_ * kKdaLog2E;
     }
     if constexpr (Config::kAnyDecay) {  // a select, which keeps NaN
 #pragma unroll
@@ -66,7 +66,7 @@ class KdaGate {
   }
 
  private:
-  static constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+  static constexpr float kLn2 = 0.693147181f;
   static constexpr float kLarge = 1e30f;  // times 0 it is 0
   template <int kElements>
   static constexpr int kPart = kElements < 16 ? kElements : 16;  // elements side by side
@@ -75,7 +75,7 @@ class KdaGate {
   __device__ __forceinline__ void backward_part(float* x, const float* dg, float& d_a_log) const {
     if constexpr (Config::kGate == ops::GateKind::kGiven) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) x[i] = x[i] * kLog2E <= -kKdaMaxTokenDecay ? 0 : dg[i];
+      for (int i = 0; i < kCount; ++i) x[i] = x[i] * kKdaLog2E <= -kKdaMaxTokenDecay ? 0 : dg[i];
     } else if constexpr (Config::kGate == ops::GateKind::kSoftplus) {
       float z[kCount], e[kCount], softplus[kCount];
       load_exponentials(x, z, e);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "backends/cuda/sm90/kda/gate_math.cuh"
 #include "backends/cuda/sm90/kda/gradients/params.h"
 #include "backends/cuda/sm90/kda/gradients/storage.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
@@ -20,8 +21,8 @@ __device__ __forceinline__ void load_gate_scalars(KdaGradientsStorage<Config>& s
                                                   const KdaGradientsParams& params) {
   const int lane = threadIdx.x % kWarpThreads;
   for (KdaTileWalk<Config> walk; walk.is_inside(params); walk.advance()) {
-    const auto [chunk, head, tile] = walk.place(params);
-    const float a = params.a_log ? __expf(params.a_log[head]) : 1;
+    const auto [chunk, head] = walk.place(params);
+    const float a = params.a_log ? kda_gate_slope(params.a_log[head]) : 1;
     const int rows = params.chunks[chunk].rows;
     const uint32_t slot = walk.scalar_slot();
     ptx::mbarrier_sleep(&storage.bar_gate_scalars_empty[slot], walk.scalar_parity() ^ 1);
@@ -201,7 +202,7 @@ class KdaGradientsStorer {
     if (lane_ != 0 || !params_.d_a_log_parts) return;
     float sum = 0;
     for (int warp = 0; warp < Config::kConsumerWarps; ++warp) sum += storage_.d_a_log[warp];
-    params_.d_a_log_parts[static_cast<int64_t>(blockIdx.x) * params_.num_tiles + place_.tile] = sum;
+    params_.d_a_log_parts[static_cast<int64_t>(blockIdx.x) * params_.num_tiles + walk_.tile] = sum;
   }
 
   KdaGradientsStorage<Config>& storage_;

@@ -19,9 +19,9 @@ class KdaGradientsProducer {
 
   __device__ __forceinline__ void run() {
     for (; walk_.is_inside(params_); walk_.advance()) {
-      place_ = walk_.place(params_);
-      const int head = place_.head, qk_head = head / params_.group;
-      const KdaChunk chunk = params_.chunks[place_.chunk];
+      const auto [chunk_idx, head] = walk_.place(params_);
+      const KdaChunk chunk = params_.chunks[chunk_idx];
+      const int qk_head = head / params_.group;
       load_token_scalars();
       load_states(kKdaState, storage_.smem_state, params_.states);
       load_states(kKdaDState, storage_.smem_d_state, params_.d_states);
@@ -46,7 +46,7 @@ class KdaGradientsProducer {
   __device__ __forceinline__ void load_image(KdaGradientsInput input, uint8_t* smem, const uint8_t* images,
                                              size_t bytes) {
     uint64_t* full = begin(input, static_cast<uint32_t>(bytes));
-    ptx::bulk_load(smem, images + place_.tile * bytes, static_cast<uint32_t>(bytes), full);
+    ptx::bulk_load(smem, images + walk_.tile * bytes, static_cast<uint32_t>(bytes), full);
   }
 
   __device__ __forceinline__ void load_states(KdaGradientsInput input, SmemTile<KdaStateTile>* smem,
@@ -54,7 +54,7 @@ class KdaGradientsProducer {
     const int value_panels = params_.record.value_panels;
     const uint32_t panel_bytes = params_.record.key_panels * kKdaPanelBytes;
     uint64_t* full = begin(input, value_panels * panel_bytes);
-    const uint8_t* image = images + static_cast<size_t>(place_.tile) * value_panels * panel_bytes;
+    const uint8_t* image = images + static_cast<size_t>(walk_.tile) * value_panels * panel_bytes;
 #pragma unroll 1
     for (int i = 0; i < value_panels; ++i) {
       ptx::bulk_load(smem[i].bytes, image + i * panel_bytes, panel_bytes, full);
@@ -93,13 +93,12 @@ class KdaGradientsProducer {
     ptx::bulk_load(&storage_.token_scalars[slot], record() + params_.record.q_norm(), sizeof(KdaTokenScalars), full);
   }
   __device__ __forceinline__ const uint8_t* record() const {
-    return params_.records + static_cast<size_t>(place_.tile) * params_.record.bytes();
+    return params_.records + static_cast<size_t>(walk_.tile) * params_.record.bytes();
   }
 
   KdaGradientsStorage<Config>& storage_;
   const KdaGradientsParams& params_;
   KdaTileWalk<Config> walk_;
-  KdaTilePlace place_{};
 };
 
 }  // namespace warpgrad::cuda::sm90

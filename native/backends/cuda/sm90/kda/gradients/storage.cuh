@@ -88,27 +88,22 @@ __device__ __forceinline__ int kda_first_key() {
 
 struct KdaTilePlace {
   int chunk, head;
-  int tile;  // chunk x value heads + head: the place of its images
 };
 
 // The walk of every role over its block's tiles. The grid has the 128-key parts of a tile in x, tiles in y.
 template <class Config>
 struct KdaTileWalk {
-  int position;
+  int tile;        // chunk x value heads + head
   uint32_t count;  // of tiles before it
 
-  __device__ __forceinline__ KdaTileWalk() : position(blockIdx.y), count(0) {}
-  __device__ __forceinline__ bool is_inside(const KdaGradientsParams& params) const {
-    return position < params.num_tiles;
-  }
+  __device__ __forceinline__ KdaTileWalk() : tile(blockIdx.y), count(0) {}
+  __device__ __forceinline__ bool is_inside(const KdaGradientsParams& params) const { return tile < params.num_tiles; }
   __device__ __forceinline__ void advance() {
-    position += gridDim.y;
+    tile += gridDim.y;
     ++count;
   }
-  // Heads are rotated from chunk to chunk: else a block would meet few of them, and some take longer than others.
   __device__ __forceinline__ KdaTilePlace place(const KdaGradientsParams& params) const {
-    const int chunk = position / params.value_heads, head = (position + chunk) % params.value_heads;
-    return {chunk, head, chunk * params.value_heads + head};
+    return {tile / params.value_heads, tile % params.value_heads};
   }
   __device__ __forceinline__ uint32_t parity() const { return count & 1; }
   __device__ __forceinline__ uint32_t g_slot() const { return count % Config::kGateSlots; }

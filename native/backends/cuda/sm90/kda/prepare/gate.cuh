@@ -5,16 +5,14 @@
 #include <cmath>
 #include <cstdint>
 
+#include "backends/cuda/sm90/kda/gate_math.cuh"
 #include "backends/cuda/sm90/kda/prepare/memory.cuh"
-#include "backends/cuda/sm90/kda/softplus.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
 #include "backends/cuda/sm90/ptx/mma.cuh"
 #include "backends/cuda/sm90/ptx/wgmma.cuh"
 
 namespace warpgrad::cuda::sm90 {
-
-constexpr float kKdaLog2E = 1.44269504088896340736f;
 
 // 2^-128 is 0, so nothing lies below; sums of these stay finite. NaN stays NaN.
 __device__ __forceinline__ float clamp_log2_decay(float g) {
@@ -171,7 +169,7 @@ __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memor
 // Calls visit(gate) with the gate of a head.
 template <class Config, class Visit>
 __device__ __forceinline__ void with_kda_gate(const KdaPrepareParams& params, float a_log, Visit visit) {
-  const float a = ptx::ex2_approx(a_log * kKdaLog2E);
+  const float a = kda_gate_slope(a_log);
   if (Config::kShallow) {
     visit(KdaBoundedGate(a, params.lower_bound));
   } else if (params.gate == ops::GateKind::kGiven) {

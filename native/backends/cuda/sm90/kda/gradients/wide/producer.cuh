@@ -17,9 +17,9 @@ class KdaWideGradientsProducer : KdaGradientsProducer<Config> {
     for (; this->walk_.is_inside(this->params_); this->walk_.advance()) {
       const KdaGradientsParams& params = this->params_;
       KdaGradientsStorage<Config>& storage = this->storage_;
-      this->place_ = this->walk_.place(params);
-      const int head = this->place_.head, qk_head = head / params.group;
-      const KdaChunk chunk = params.chunks[this->place_.chunk];
+      const auto [chunk_idx, head] = this->walk_.place(params);
+      const KdaChunk chunk = params.chunks[chunk_idx];
+      const int qk_head = head / params.group;
       this->load_token_scalars();
       load_values(0, head, chunk);
       // Ahead of what is left of the values: the rows of a ragged chunk are masked first.
@@ -42,7 +42,7 @@ class KdaWideGradientsProducer : KdaGradientsProducer<Config> {
     uint64_t* const full = &storage.bar_values_full;
     ptx::mbarrier_sleep(&storage.bar_values_empty, (values_count_++ & 1) ^ 1);
     ptx::mbarrier_arrive_expect_tx(full, panels * (2 * state_bytes + 3 * kKdaPanelBytes));
-    const int64_t value_panel = static_cast<int64_t>(this->place_.tile) * record.value_panels + 2 * part;
+    const int64_t value_panel = static_cast<int64_t>(this->walk_.tile) * record.value_panels + 2 * part;
     for (int i = 0; i < panels; ++i) {
       const int64_t state = ((value_panel + i) * record.key_panels + 2 * blockIdx.x) * kKdaPanelBytes;
       ptx::bulk_load(storage.smem_state[i].bytes, params.states + state, state_bytes, full);

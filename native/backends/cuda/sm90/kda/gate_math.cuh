@@ -2,7 +2,16 @@
 
 #include <cmath>
 
+#include "backends/cuda/sm90/ptx/math.cuh"
+
 namespace warpgrad::cuda::sm90 {
+
+constexpr float kKdaLog2E = 1.44269504088896340736f;
+
+// exp(A_log), at most 2^100: a gate with that is at its limit, and what a multiplies stays finite.
+__device__ __forceinline__ float kda_gate_slope(float a_log) {
+  return ptx::ex2_approx(ptx::min_nan(a_log * kKdaLog2E, 100));
+}
 
 // log2(1 + 2^z) = max(z, 0) + log2(1 + e), e = 2^-|z|. The latter is e times a polynomial (minimax, relative error
 // 8.4e-6): small ones keep their precision, which 1 + e would lose, and no logarithm is waited for. One kind of
