@@ -141,26 +141,34 @@ __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memor
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
     if (step + kAhead < Config::kSteps) inputs.load(step + kAhead, x[(step + kAhead) % kSlots]);
+    uint32_t high[2][4], low[2][4];
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const float bias = ptx::ld_shared(memory.bias() + (16 * step + 8 * n + warp.group()) * 4);
       float (&own)[4] = x[step % kSlots][n];
-      gate.apply(own, bias);
-      uint32_t high[4], low[4];
+      gate.apply(own, ptx::ld_shared(memory.bias() + (16 * step + 8 * n + warp.group()) * 4));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float g = own[i];
-        high[i] = __float_as_uint(g) & 0xffffe000u;
-        low[i] = __float_as_uint(g - __uint_as_float(high[i]));
+        high[n][i] = __float_as_uint(own[i]) & 0xffffe000u;
+        low[n][i] = __float_as_uint(own[i] - __uint_as_float(high[n][i]));
       }
-      float (&sums)[4] = L[2 * step + n];
-      sums[0] = sums[1] = sums[2] = sums[3] = 0;
-      ptx::mma_m16n8k8_tf32(sums, first_tokens, high[0], high[1]);
-      ptx::mma_m16n8k8_tf32(sums, last_tokens, high[2], high[3]);
-      ptx::mma_m16n8k8_tf32(sums, first_tokens, low[0], low[1]);
-      ptx::mma_m16n8k8_tf32(sums, last_tokens, low[2], low[3]);
-      if (warp.group() == 7) {
-        ptx::st_shared_v2(memory.block_sum(warp.block) + (16 * step + 8 * n + 2 * warp.quad()) * 4, sums[2], sums[3]);
+    }
+    float (*const sums)[4] = L + 2 * step;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[i / 4][i % 4] = 0;
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {  // the two sums in turn: each product waits for the one before it
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const uint32_t (&g)[4] = part < 2 ? high[n] : low[n];
+        const int i = part % 2 * 2;
+        ptx::mma_m16n8k8_tf32(sums[n], part % 2 == 0 ? first_tokens : last_tokens, g[i], g[i + 1]);
+      }
+    }
+    if (warp.group() == 7) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        ptx::st_shared_v2(memory.block_sum(warp.block) + (16 * step + 8 * n + 2 * warp.quad()) * 4, sums[n][2],
+                          sums[n][3]);
       }
     }
   }
