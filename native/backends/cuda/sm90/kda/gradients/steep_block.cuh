@@ -6,12 +6,7 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// The pairs inside a block whose decay can't be divided by: the block is halved, and its halves again. The pairs of a
-// row in the second half of a group of 2 `half` rows and one in its first half take the boundary row as their
-// reference, so that no factor is above 1. A row belongs to one half only, so one factor a row serves both sides.
-//
-// A pass at a time for all blocks of a warp that need it, since there is no room for the same instructions four times
-// in the instruction cache; hence sums of its own.
+// What the pairs inside a block add to the gradients of the thread's elements.
 struct KdaBlockSums {
   float dq[8] = {}, dk[8] = {}, dg[8] = {};
 
@@ -29,6 +24,12 @@ struct KdaBlockSums {
   }
 };
 
+// The pairs inside a block whose decay can't be divided by: the block is halved, and its halves again. The pairs of a
+// row in the second half of a group of 2 `half` rows and one in its first half take the boundary row as their
+// reference, so that no factor is above 1. A row belongs to one half only, so one factor a row serves both sides.
+//
+// The same code for each of a warp's blocks, hence sums of its own: four copies would not stay in the instruction
+// cache.
 template <class Config>
 class KdaSteepBlock {
  public:
