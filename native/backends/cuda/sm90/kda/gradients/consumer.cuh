@@ -17,7 +17,7 @@ class KdaGradientsConsumer {
       : t_(storage, params, warpgroup, warp), storage_(storage) {}
 
   __device__ __forceinline__ void run() {
-    for (; t_.walk.tile < t_.params.num_tiles; t_.walk.advance()) {
+    for (; t_.walk.is_inside(t_.params); t_.walk.advance()) {
       const uint32_t slot = t_.walk.scalar_slot();
       ptx::mbarrier_wait(&storage_.bar_gate_scalars_full[slot], t_.walk.scalar_parity());
       if (t_.gate_scalars().rows < 64) clear_masked_rows(t_.gate_scalars().rows);
@@ -27,13 +27,13 @@ class KdaGradientsConsumer {
       KdaStateProducts<Config>(t_).run(state, decays);
       KdaKeyGradients gradients;
       add_pairs(state, decays, gradients);
-      t_.arrive_each(&storage_.bar_key_sums_full);
+      ptx::mbarrier_arrive(&storage_.bar_key_sums_full);
       t_.begin_phase();
       finish_gate(gradients);
-      t_.arrive_each(&storage_.bar_gate_scalars_empty[slot]);
+      ptx::mbarrier_arrive(&storage_.bar_gate_scalars_empty[slot]);
       t_.begin_phase();
       finish_norms(gradients);
-      t_.arrive_each(&storage_.bar_token_scalars_empty[slot]);
+      ptx::mbarrier_arrive(&storage_.bar_token_scalars_empty[slot]);
     }
   }
 
@@ -86,7 +86,7 @@ class KdaGradientsConsumer {
 #pragma unroll
     for (int block = 0; block < 4; ++block) tile.store(block, dx + 8 * block);
     if constexpr (Config::kGate != ops::GateKind::kGiven) store_gate_parts(gate, d_a_log, d_bias);
-    t_.arrive_each(&storage_.bar_dg_full);
+    ptx::mbarrier_arrive(&storage_.bar_dg_full);
   }
 
   __device__ __forceinline__ void store_gate_parts(const KdaGate<Config>& gate, float d_a_log,
@@ -113,7 +113,7 @@ class KdaGradientsConsumer {
     ptx::mbarrier_wait(&storage_.bar_token_sums_full, t_.walk.parity());
     finish_norm(storage_.smem_q.bytes, scalars.q_norm, storage_.q_dq, gradients.dq);
     finish_norm(storage_.smem_k.bytes, scalars.k_norm, storage_.k_dk, gradients.dk);
-    t_.arrive_each(&storage_.bar_dqk_full);
+    ptx::mbarrier_arrive(&storage_.bar_dqk_full);
   }
 
   __device__ __forceinline__ void finish_norm(const uint8_t* tile, const float* norms, const float* sums,

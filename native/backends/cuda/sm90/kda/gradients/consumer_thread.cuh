@@ -76,14 +76,10 @@ struct KdaConsumerThread {
   __device__ __forceinline__ void wait_g() const {
     ptx::mbarrier_wait(&storage.bar_g_full[walk.g_slot()], walk.g_parity());
   }
-  // Once a warp, when all of it has read or written.
-  __device__ __forceinline__ void arrive(uint64_t* barrier) const {
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(barrier);
+  // By every thread: racecheck counts no other.
+  __device__ __forceinline__ void release(KdaGradientsInput input) const {
+    ptx::mbarrier_arrive(&storage.bar_empty[input]);
   }
-  // By every thread, where plain reads or writes of the other side follow or went before.
-  __device__ __forceinline__ static void arrive_each(uint64_t* barrier) { ptx::mbarrier_arrive(barrier); }
-  __device__ __forceinline__ void release(KdaGradientsInput input) const { arrive(&storage.bar_empty[input]); }
   __device__ __forceinline__ void sync_consumers() const {
     ptx::bar_sync(kKdaBarrierConsumers, Config::kConsumerThreads);
   }

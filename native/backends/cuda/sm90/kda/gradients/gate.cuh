@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/cuda/sm90/kda/gate_math.cuh"
 #include "backends/cuda/sm90/kda/gradients/config.cuh"
 #include "backends/cuda/sm90/kda/gradients/consumer_thread.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
@@ -15,7 +16,7 @@ class KdaGate {
   // NOTE: made anew from shared memory where it is needed; there are no registers to keep it in.
   __device__ __forceinline__ explicit KdaGate(const KdaConsumerThread<Config>& thread)
       : a_(thread.gate_scalars().a), lower_bound_(thread.params.lower_bound) {
-    factor_ = Config::kGate == ops::GateKind::kBounded ? a_ * kLog2E : kLog2E;
+    factor_ = Config::kGate == ops::GateKind::kBounded ? a_ * kKdaLog2E : kKdaLog2E;
 #pragma unroll
     for (int half = 0; half < 2; ++half) bias_[half] = thread.gate_scalars().bias[thread.key() + 8 * half] * factor_;
   }
@@ -25,13 +26,13 @@ class KdaGate {
   __device__ __forceinline__ void log2_decays(float (&x)[kElements]) const {
     if constexpr (Config::kGate == ops::GateKind::kGiven) {
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] *= kLog2E;
+      for (int i = 0; i < kElements; ++i) x[i] *= kKdaLog2E;
     } else if constexpr (Config::kGate == ops::GateKind::kSoftplus) {
 #pragma unroll
       for (int part = 0; part < kElements; part += kPart<kElements>) {
         float z[kPart<kElements>], e[kPart<kElements>];
         load_exponentials(x + part, z, e);
-        log2_softplus(z, e, x + part);
+        kda_log2_softplus(z, e, x + part);
 #pragma unroll
         for (int i = part; i < part + kPart<kElements>; ++i) x[i] *= -a_;
       }
@@ -41,7 +42,7 @@ class KdaGate {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) x[i] = ptx::rcp_approx(1 + x[i]);
 #pragma unroll
-      for (int i = 0; i < kElements; ++i) x[i] *= lower_bound_ * kLog2E;
+      for (int i = 0; i < kElements; ++i) x[i] *= lower_bound_ * kKdaLog2E;
     }
     if constexpr (Config::kAnyDecay) {  // a select, which keeps NaN
 #pragma unroll
@@ -65,7 +66,7 @@ class KdaGate {
   }
 
  private:
-  static constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+  static constexpr float kLn2 = 0.693147181f;
   static constexpr float kLarge = 1e30f;  // times 0 it is 0
   template <int kElements>
   static constexpr int kPart = kElements < 16 ? kElements : 16;  // elements side by side
@@ -74,13 +75,13 @@ class KdaGate {
   __device__ __forceinline__ void backward_part(float* x, const float* dg, float& d_a_log) const {
     if constexpr (Config::kGate == ops::GateKind::kGiven) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) x[i] = x[i] * kLog2E <= -kKdaMaxTokenDecay ? 0 : dg[i];
+      for (int i = 0; i < kCount; ++i) x[i] = x[i] * kKdaLog2E <= -kKdaMaxTokenDecay ? 0 : dg[i];
     } else if constexpr (Config::kGate == ops::GateKind::kSoftplus) {
       float z[kCount], e[kCount], softplus[kCount];
       load_exponentials(x, z, e);
-      log2_softplus(z, e, softplus);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) x[i] = ptx::rcp_approx(1 + e[i]);
+      kda_log2_softplus(z, e, softplus);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const float sigmoid = z[i] < 0 ? e[i] * x[i] : x[i];
@@ -115,19 +116,6 @@ class KdaGate {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) e[i] = ptx::ex2_approx(-fabsf(z[i]));
   }
-  // log2(1 + 2^z)
-  template <int kCount>
-  __device__ __forceinline__ static void log2_softplus(const float (&z)[kCount], const float (&e)[kCount],
-                                                       float* softplus) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) softplus[i] = ptx::lg2_approx(1 + e[i]);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const float series = e[i] * fmaf(e[i], -0.5f * kLog2E, kLog2E);
-      softplus[i] = fmaxf(z[i], 0) + (e[i] < 0.001f ? series : softplus[i]);
-    }
-  }
-
   float a_;            // exp(A_log)
   float lower_bound_;  // of the bounded gate
   float factor_, bias_[2];

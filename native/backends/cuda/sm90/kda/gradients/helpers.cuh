@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "backends/cuda/sm90/kda/gate_math.cuh"
 #include "backends/cuda/sm90/kda/gradients/params.h"
 #include "backends/cuda/sm90/kda/gradients/storage.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
@@ -19,10 +20,10 @@ template <class Config>
 __device__ __forceinline__ void load_gate_scalars(KdaGradientsStorage<Config>& storage,
                                                   const KdaGradientsParams& params) {
   const int lane = threadIdx.x % kWarpThreads;
-  for (KdaTileWalk<Config> walk; walk.tile < params.num_tiles; walk.advance()) {
-    const int head = walk.tile % params.value_heads;
-    const float a = params.a_log ? __expf(params.a_log[head]) : 1;
-    const int rows = params.chunks[walk.tile / params.value_heads].rows;
+  for (KdaTileWalk<Config> walk; walk.is_inside(params); walk.advance()) {
+    const auto [chunk, head] = walk.place(params);
+    const float a = params.a_log ? kda_gate_slope(params.a_log[head]) : 1;
+    const int rows = params.chunks[chunk].rows;
     const uint32_t slot = walk.scalar_slot();
     ptx::mbarrier_sleep(&storage.bar_gate_scalars_empty[slot], walk.scalar_parity() ^ 1);
     KdaGateScalars& scalars = storage.gate_scalars[slot];
@@ -75,9 +76,9 @@ __device__ __forceinline__ void exchange_key_sums(KdaGradientsStorage<Config>& s
 template <class Config>
 __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage, const KdaGradientsParams& params) {
   const int lane = threadIdx.x % kWarpThreads;
-  for (KdaTileWalk<Config> walk; walk.tile < params.num_tiles; walk.advance()) {
-    const int head = walk.tile % params.value_heads;
-    const KdaChunk chunk = params.chunks[walk.tile / params.value_heads];
+  for (KdaTileWalk<Config> walk; walk.is_inside(params); walk.advance()) {
+    const KdaTilePlace place = walk.place(params);
+    const KdaChunk chunk = params.chunks[place.chunk];
     const uint32_t slot = walk.scalar_slot();
     ptx::mbarrier_sleep(&storage.bar_token_scalars_full[slot], walk.scalar_parity());
     ptx::mbarrier_sleep(&storage.bar_key_sums_full, walk.parity());
@@ -123,7 +124,7 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
       const int token = lane + half * kWarpThreads;
       const int64_t row = static_cast<int64_t>(chunk.batch) * params.tokens + chunk.token + token;
       if (token < chunk.rows)
-        store_scalar(params.dbeta, params.dbeta_type, row * params.value_heads + head, dbeta[half]);
+        store_scalar(params.dbeta, params.dbeta_type, row * params.value_heads + place.head, dbeta[half]);
     }
   }
 }
@@ -137,7 +138,8 @@ class KdaGradientsStorer {
       : storage_(storage), params_(params), lane_(threadIdx.x % kWarpThreads) {}
 
   __device__ __forceinline__ void run() {
-    for (; walk_.tile < params_.num_tiles; walk_.advance()) {
+    for (; walk_.is_inside(params_); walk_.advance()) {
+      place_ = walk_.place(params_);
       if constexpr (!Config::kWide) {
         ptx::mbarrier_sleep(&storage_.bar_dv_full, walk_.parity());
         store<2, 64, 2>(storage_.smem_v.bytes, params_.tensor_map_dv, params_.dv, params_.value_dim);
@@ -149,8 +151,12 @@ class KdaGradientsStorer {
       store_d_a_log();
       release(&storage_.bar_g_empty[walk_.g_slot()]);
       ptx::mbarrier_sleep(&storage_.bar_dqk_full, walk_.parity());
-      store<2, 64, 2>(storage_.smem_q.bytes, params_.tensor_map_dq, params_.dq, params_.key_dim, first_key_);
-      store<2, 64, 2>(storage_.smem_k.bytes, params_.tensor_map_dk, params_.dk, params_.key_dim, first_key_);
+#pragma unroll 1
+      for (int is_q = 0; is_q < 2; ++is_q) {
+        store<2, 64, 2>(is_q ? storage_.smem_q.bytes : storage_.smem_k.bytes,
+                        is_q ? params_.tensor_map_dq : params_.tensor_map_dk, is_q ? params_.dq : params_.dk,
+                        params_.key_dim, first_key_);
+      }
       release(&storage_.bar_empty[kKdaK]);
       release(&storage_.bar_empty[kKdaQ]);
     }
@@ -162,13 +168,13 @@ class KdaGradientsStorer {
   template <int kPanels, int kColumns, int kElementBytes>
   __device__ __forceinline__ void store(const uint8_t* smem, const CUtensorMap& map, uint8_t* gmem, int columns,
                                         int first_column = 0) {
-    const int head = walk_.tile % params_.value_heads;
-    const KdaChunk chunk = params_.chunks[walk_.tile / params_.value_heads];
+    const KdaChunk chunk = params_.chunks[place_.chunk];
     if (chunk.rows == 64) {
       if (lane_ != 0) return;
       ptx::fence_proxy_async();  // here rather than in the consumers, where it takes time
+#pragma unroll 1
       for (int i = 0; i < kPanels; ++i) {
-        ptx::tensor_store(map, {first_column + i * kColumns, chunk.token, head, chunk.batch},
+        ptx::tensor_store(map, {first_column + i * kColumns, chunk.token, place_.head, chunk.batch},
                           smem + i * kKdaPanelBytes);
       }
       ptx::bulk_commit_group();
@@ -177,7 +183,7 @@ class KdaGradientsStorer {
     const int row_bytes = columns * kElementBytes, lane_byte = first_column * kElementBytes + 16 * lane_;
     if (lane_byte >= row_bytes || lane_ >= kPanels * 8) return;
     const int64_t token = static_cast<int64_t>(chunk.batch) * params_.tokens + chunk.token;
-    uint8_t* to = gmem + (token * params_.value_heads + head) * row_bytes + lane_byte;
+    uint8_t* to = gmem + (token * params_.value_heads + place_.head) * row_bytes + lane_byte;
     const int64_t step = static_cast<int64_t>(params_.value_heads) * row_bytes;
 #pragma unroll 1
     for (int row = 0; row < chunk.rows; ++row, to += step) {
@@ -204,6 +210,7 @@ class KdaGradientsStorer {
   const int lane_;
   const int first_key_ = kda_first_key<Config>();
   KdaTileWalk<Config> walk_;
+  KdaTilePlace place_{};
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -29,12 +29,10 @@ __device__ __forceinline__ void init_sum_barriers(KdaGradientsStorage<Config>& s
 
 template <class Config>
 __device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& storage) {
-  // Slots of the copy engine are given back once a warp; the other barriers count threads.
-  constexpr int kConsumers = Config::kConsumerWarps;
   for (int i = 0; i < kNumKdaGradientsInputs; ++i) {
     const bool freed_by_storer = i == kKdaV || i == kKdaK || i == kKdaQ;
     ptx::mbarrier_init(&storage.bar_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? kWarpThreads : kConsumers);
+    ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? kWarpThreads : Config::kConsumerThreads);
   }
   ptx::mbarrier_init(&storage.bar_dv_full, Config::kConsumerThreads);
   init_sum_barriers(storage);
@@ -47,15 +45,14 @@ __device__ __forceinline__ void clear_panel(uint8_t* panel) {
   }
 }
 
-// Panels that images do not have stay zero.
-template <class Config>
-__device__ __forceinline__ void clear_absent_panels(KdaGradientsStorage<Config>& storage,
-                                                    const KdaRecordLayout& record) {
+// Panels that images do not have stay zero: of tiles of all values, and of S and dS.
+template <class Config, int kTiles>
+__device__ __forceinline__ void clear_absent_panels(KdaGradientsStorage<Config>& storage, const KdaRecordLayout& record,
+                                                    SmemTile<KdaTokenTile>* const (&tiles)[kTiles]) {
   for (int value_panel = 0; value_panel < 2; ++value_panel) {
     const bool present = value_panel < record.value_panels;
-    if (!present) {
-      clear_panel<Config>(storage.smem_u.bytes + value_panel * kKdaPanelBytes);
-      clear_panel<Config>(storage.smem_du.bytes + value_panel * kKdaPanelBytes);
+    for (auto* tile : tiles) {
+      if (!present) clear_panel<Config>(tile->bytes + value_panel * kKdaPanelBytes);
     }
     for (int key_panel = present ? record.key_panels : 0; key_panel < 2; ++key_panel) {
       clear_panel<Config>(storage.smem_state[value_panel].bytes + key_panel * kKdaPanelBytes);
@@ -63,6 +60,27 @@ __device__ __forceinline__ void clear_absent_panels(KdaGradientsStorage<Config>&
     }
   }
   ptx::fence_proxy_async();
+}
+
+// Hands out the roles, when everything has been set up.
+template <class Config, class Consumer, class Producer>
+__device__ __forceinline__ void run_roles(KdaGradientsStorage<Config>& storage, const KdaGradientsParams& params) {
+  // The shuffle tells ptxas that the warp's index is uniform.
+  const int warp = __shfl_sync(~0u, threadIdx.x / kWarpThreads, 0);
+  if (warp < Config::kConsumerWarps) {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    Consumer(storage, params, warp / 4, warp % 4).run();
+    return;
+  }
+  ptx::setmaxnreg_dec<Config::kHelperRegisters>();
+  switch (warp - Config::kConsumerWarps) {
+    case 0:
+      if (threadIdx.x % kWarpThreads == 0) Producer(storage, params).run();
+      break;
+    case 1: KdaGradientsStorer<Config>(storage, params).run(); break;
+    case 2: load_gate_scalars(storage, params); break;
+    case 3: add_up_keys(storage, params); break;
+  }
 }
 
 template <class Config>
@@ -74,24 +92,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   static_assert(sizeof(Storage) <= kMaxSharedMemoryBytes);
   Storage& storage = *reinterpret_cast<Storage*>(smem);
   if (threadIdx.x == 0) init_barriers(storage);
-  if (params.record.key_panels < 2 || params.record.value_panels < 2) clear_absent_panels(storage, params.record);
+  clear_absent_panels(storage, params.record, {&storage.smem_u, &storage.smem_du});
   __syncthreads();
-  // The shuffle tells ptxas that the warp's index is uniform.
-  const int warp = __shfl_sync(~0u, threadIdx.x / kWarpThreads, 0);
-  if (warp < Config::kConsumerWarps) {
-    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
-    KdaGradientsConsumer<Config>(storage, params, warp / 4, warp % 4).run();
-    return;
-  }
-  ptx::setmaxnreg_dec<Config::kHelperRegisters>();
-  switch (warp - Config::kConsumerWarps) {
-    case 0:
-      if (threadIdx.x % kWarpThreads == 0) KdaGradientsProducer<Config>(storage, params).run();
-      break;
-    case 1: KdaGradientsStorer<Config>(storage, params).run(); break;
-    case 2: load_gate_scalars(storage, params); break;
-    case 3: add_up_keys(storage, params); break;
-  }
+  run_roles<Config, KdaGradientsConsumer<Config>, KdaGradientsProducer<Config>>(storage, params);
 #endif
 }
 

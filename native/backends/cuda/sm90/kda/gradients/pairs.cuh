@@ -34,9 +34,12 @@ class KdaPairs {
     add_columns(out);
     ptx::bar_warp_sync();
     if constexpr (Config::kAnyDecay) {
-#pragma unroll
+#pragma unroll 1
       for (int block = 0; block < 4; ++block) {
-        if (steep_ >> block & 1) KdaSteepBlock<Config>(t_, block).run(out);
+        if (!(steep_ >> block & 1)) continue;
+        KdaBlockSums sums;
+        KdaSteepBlock<Config>(t_, block).run(sums);
+        sums.add_to(block, out);
       }
       ptx::bar_warp_sync();
     }

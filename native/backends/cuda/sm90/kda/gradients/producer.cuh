@@ -18,9 +18,9 @@ class KdaGradientsProducer {
       : storage_(storage), params_(params) {}
 
   __device__ __forceinline__ void run() {
-    for (; walk_.tile < params_.num_tiles; walk_.advance()) {
-      const int head = walk_.tile % params_.value_heads;
-      const KdaChunk chunk = params_.chunks[walk_.tile / params_.value_heads];
+    for (; walk_.is_inside(params_); walk_.advance()) {
+      const auto [chunk_idx, head] = walk_.place(params_);
+      const KdaChunk chunk = params_.chunks[chunk_idx];
       const int qk_head = head / params_.group;
       load_token_scalars();
       load_states(kKdaState, storage_.smem_state, params_.states);
@@ -55,6 +55,7 @@ class KdaGradientsProducer {
     const uint32_t panel_bytes = params_.record.key_panels * kKdaPanelBytes;
     uint64_t* full = begin(input, value_panels * panel_bytes);
     const uint8_t* image = images + static_cast<size_t>(walk_.tile) * value_panels * panel_bytes;
+#pragma unroll 1
     for (int i = 0; i < value_panels; ++i) {
       ptx::bulk_load(smem[i].bytes, image + i * panel_bytes, panel_bytes, full);
     }
@@ -77,6 +78,7 @@ class KdaGradientsProducer {
   template <int kPanels, int kColumns>
   __device__ __forceinline__ void load_panels(uint64_t* full, uint8_t* smem, const CUtensorMap& map, int head,
                                               const KdaChunk& chunk) {
+#pragma unroll 1
     for (int i = 0; i < kPanels; ++i) {
       ptx::tensor_load(smem + i * kKdaPanelBytes, map,
                        {kda_first_key<Config>() + i * kColumns, chunk.token, head, chunk.batch}, full);

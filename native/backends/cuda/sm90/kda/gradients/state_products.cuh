@@ -167,7 +167,7 @@ class KdaStateProducts {
       if (t_.quad() == 0) storage_.value_sums[t_.warpgroup][row + 8 * i] = sums[i];
     }
     ptx::fence_proxy_async();
-    t_.arrive_each(&storage_.bar_dv_full);
+    ptx::mbarrier_arrive(&storage_.bar_dv_full);
     t_.release(kKdaT);
     ptx::bar_warp_sync();
   }

@@ -6,16 +6,37 @@
 
 namespace warpgrad::cuda::sm90 {
 
+// What the pairs inside a block add to the gradients of the thread's elements.
+struct KdaBlockSums {
+  float dq[8] = {}, dk[8] = {}, dg[8] = {};
+
+  __device__ __forceinline__ void add_to(int block, KdaKeyGradients& out) const {
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      if (b != block) continue;
+#pragma unroll
+      for (int x = 0; x < 8; ++x) {
+        out.dq[8 * b + x] += dq[x];
+        out.dk[8 * b + x] += dk[x];
+        out.dg[8 * b + x] += dg[x];
+      }
+    }
+  }
+};
+
 // The pairs inside a block whose decay can't be divided by: the block is halved, and its halves again. The pairs of a
 // row in the second half of a group of 2 `half` rows and one in its first half take the boundary row as their
 // reference, so that no factor is above 1. A row belongs to one half only, so one factor a row serves both sides.
+//
+// The same code for each of a warp's blocks, hence sums of its own: four copies would not stay in the instruction
+// cache.
 template <class Config>
 class KdaSteepBlock {
  public:
   __device__ __forceinline__ KdaSteepBlock(const KdaConsumerThread<Config>& thread, int block)
       : t_(thread), block_(block) {}
 
-  __device__ __forceinline__ void run(KdaKeyGradients& out) {
+  __device__ __forceinline__ void run(KdaBlockSums& out) {
     float g[8], last[2] = {0, 0};
     KdaGateTile<Config>(t_).load(block_, g);
     KdaGate<Config>(t_).log2_decays(g);
@@ -75,7 +96,7 @@ class KdaSteepBlock {
   }
 
   // Rows 8..15 with columns 0..7. Of a fragment, registers 0 and 1 have tokens 0..7, 2 and 3 the others.
-  __device__ __forceinline__ void add_pairs_across(KdaKeyGradients& out) {
+  __device__ __forceinline__ void add_pairs_across(KdaBlockSums& out) {
     uint32_t pair[4];
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
@@ -97,7 +118,7 @@ class KdaSteepBlock {
   }
 
   // Rows and columns 0..7, rows and columns 8..15: the pairs that meet at this level.
-  __device__ __forceinline__ void add_pairs_within(int half, KdaKeyGradients& out) {
+  __device__ __forceinline__ void add_pairs_within(int half, KdaBlockSums& out) {
     const int group = t_.group(), token = 2 * t_.quad();
     const uint32_t by_rows = mask(meets(half, group, token), meets(half, group, token + 1));
     const uint32_t by_columns = mask(meets(half, token, group), meets(half, token + 1, group));
@@ -133,25 +154,25 @@ class KdaSteepBlock {
 
   // What a sum without the element's own factor gives: dq (0) or M (1) of a later row, dk- of an earlier one. dG takes
   // the operands as they were rounded.
-  __device__ __forceinline__ void add_to_row(int which, int x, float sum, KdaKeyGradients& out) {
-    const int i = 8 * block_ + x, token = kda_token(x);
+  __device__ __forceinline__ void add_to_row(int which, int x, float sum, KdaBlockSums& out) {
+    const int token = kda_token(x);
     const float value = factor_[x] * sum;
-    out.dg[i] = fmaf(sum, kda_element(which ? frag_beta_k_ : frag_q_, x), out.dg[i]);
+    out.dg[x] = fmaf(sum, kda_element(which ? frag_beta_k_ : frag_q_, x), out.dg[x]);
     if (which == 0) {
-      out.dq[i] += value;
+      out.dq[x] += value;
       sum_q_[token] = fmaf(rows_.q[x], value, sum_q_[token]);
     } else {
       const float dk = rows_.beta[token] * value;
-      out.dk[i] += dk;
+      out.dk[x] += dk;
       sum_beta_[token] = fmaf(rows_.k[x], value, sum_beta_[token]);
       sum_k_[token] = fmaf(rows_.k[x], dk, sum_k_[token]);
     }
   }
-  __device__ __forceinline__ void add_to_column(int x, float sum, KdaKeyGradients& out) {
-    const int i = 8 * block_ + x, token = kda_token(x);
+  __device__ __forceinline__ void add_to_column(int x, float sum, KdaBlockSums& out) {
+    const int token = kda_token(x);
     const float dk = factor_[x] * sum;
-    out.dk[i] += dk;
-    out.dg[i] = fmaf(-sum, kda_element(frag_k_, x), out.dg[i]);
+    out.dk[x] += dk;
+    out.dg[x] = fmaf(-sum, kda_element(frag_k_, x), out.dg[x]);
     sum_k_[token] = fmaf(rows_.k[x], dk, sum_k_[token]);
   }
 

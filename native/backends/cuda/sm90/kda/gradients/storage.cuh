@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backends/cuda/sm90/kda/gradients/config.cuh"
+#include "backends/cuda/sm90/kda/gradients/params.h"
 #include "backends/cuda/sm90/tile/smem_tile.cuh"
 #include "backends/cuda/sm90/tile/swizzled_tile.cuh"
 
@@ -85,6 +86,10 @@ __device__ __forceinline__ int kda_first_key() {
   return Config::kWide ? 128 * static_cast<int>(blockIdx.x) : 0;
 }
 
+struct KdaTilePlace {
+  int chunk, head;
+};
+
 // The walk of every role over its block's tiles. The grid has the 128-key parts of a tile in x, tiles in y.
 template <class Config>
 struct KdaTileWalk {
@@ -92,9 +97,13 @@ struct KdaTileWalk {
   uint32_t count;  // of tiles before it
 
   __device__ __forceinline__ KdaTileWalk() : tile(blockIdx.y), count(0) {}
+  __device__ __forceinline__ bool is_inside(const KdaGradientsParams& params) const { return tile < params.num_tiles; }
   __device__ __forceinline__ void advance() {
     tile += gridDim.y;
     ++count;
+  }
+  __device__ __forceinline__ KdaTilePlace place(const KdaGradientsParams& params) const {
+    return {tile / params.value_heads, tile % params.value_heads};
   }
   __device__ __forceinline__ uint32_t parity() const { return count & 1; }
   __device__ __forceinline__ uint32_t g_slot() const { return count % Config::kGateSlots; }

@@ -42,17 +42,6 @@ struct KdaDiagonalBlocks {
       ptx::mma_m16n8k8_tf32(k[n], factors.k_plus, factors.k_minus[n], factors.k_minus[2 + n]);
     }
   }
-  // 16 keys of q and of k, both as left operands of float16, the latter as the right one too.
-  __device__ __forceinline__ void add(const uint32_t (&q_keys)[4], const uint32_t (&k_keys)[4]) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        ptx::mma_m16n8k8<DType::kFloat16>(q[n], q_keys[i], q_keys[i + 1], k_keys[i + n]);
-        ptx::mma_m16n8k8<DType::kFloat16>(k[n], k_keys[i], k_keys[i + 1], k_keys[i + n]);
-      }
-    }
-  }
 };
 
 // Whether some row of the warp has decayed further than can be divided by.
@@ -83,127 +72,147 @@ __device__ __forceinline__ void find_deep_rows(const float (&L)[2 * Config::kSte
   }
 }
 
-// Calls visit(step, q, k) with the warp's rows of q and k, 16 keys a step, one after the other: else ptxas begins with
-// later steps, for which registers are too scarce.
-template <class Config, class Visit>
-__device__ __forceinline__ void for_each_step(const KdaPrepareMemory<Config>& memory,
-                                              const KdaPrepareWarp<Config>& warp, Visit visit) {
-#pragma unroll
-  for (int step = 0; step < Config::kSteps; ++step) {
-    ptx::bar_warp_sync();
-    uint32_t q[4], k[4];
-    ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
-    ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
-    visit(step, q, k);
-  }
-}
-
-// Two bfloat16 times factors, as float16.
-__device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, float x, float y) {
+// Two bfloat16 times a factor, as float16.
+__device__ __forceinline__ uint32_t scaled_pair(uint32_t pair, float factor) {
   const float2 values = ptx::widen_pair<DType::kBFloat16>(pair);
-  return ptx::cvt_pair<DType::kFloat16>(values.x * x, values.y * y);
+  return ptx::cvt_pair<DType::kFloat16>(values.x * factor, values.y * factor);
 }
 
-// Adds the second half x first half of groups of 2 `half` rows, with the last row of the first half as reference.
+// Decays of single tokens, two keys a pair of float16: of the rows group() and group() + 8.
 template <class Config>
-__device__ __forceinline__ void add_half_products(const KdaPrepareMemory<Config>& memory,
-                                                  const KdaPrepareWarp<Config>& warp,
-                                                  const KdaRowScales<Config>& scales,
-                                                  const float (&L)[2 * Config::kSteps][4], const bool (&deep)[2],
-                                                  int half, KdaDiagonalBlocks& blocks) {
-  const bool across = half == 8;  // the reference of rows 8 to 15 is row 7; else each 8 rows have their own
-  const uint32_t reference = across ? 7 : (warp.group() & ~(2 * half - 1)) + half - 1;
-  const uint32_t source = 4 * reference + warp.quad();
-  KdaDiagonalBlocks halves;
-  for_each_step(memory, warp, [&](int step, uint32_t (&q)[4], uint32_t (&k)[4]) {
+__device__ __forceinline__ void find_token_decays(const KdaPrepareWarp<Config>& warp, const float (&l)[4],
+                                                  uint32_t* pairs) {
+  float before[4], decay[4];
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const float (&l)[4] = L[2 * step + n];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float reference_x = __shfl_sync(~0u, across ? l[0] : l[2 * i], source);
-        const float reference_y = __shfl_sync(~0u, across ? l[1] : l[2 * i + 1], source);
-        const float decay_x = ptx::ex2_approx(-fabsf(l[2 * i] - reference_x));
-        const float decay_y = ptx::ex2_approx(-fabsf(l[2 * i + 1] - reference_y));
-        const float k_in = scales.k_in[i], q_in = scales.q_in[i];
-        k[2 * n + i] = scaled_pair(k[2 * n + i], k_in * decay_x, k_in * decay_y);
-        q[2 * n + i] = scaled_pair(q[2 * n + i], q_in * decay_x, q_in * decay_y);
-      }
-    }
-    halves.add(q, k);
-  });
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int n = i / 4, c = i % 4, row = warp.group() + c / 2 * 8, column = 8 * n + 2 * warp.quad() + c % 2;
-    const bool same_group = ((row ^ column) & ~(2 * half - 1)) == 0;
-    if (deep[c / 2] && same_group && (row & half) && !(column & half)) {
-      blocks.q[n][c] = halves.q[n][c];
-      blocks.k[n][c] = halves.k[n][c];
-    }
-  }
-}
-
-// The deep rows' own column, which has no decay.
-template <class Config>
-__device__ __forceinline__ void add_undecayed(const KdaPrepareMemory<Config>& memory,
-                                              const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
-                                              const bool (&deep)[2], KdaDiagonalBlocks& blocks) {
-  KdaDiagonalBlocks plain;
-  for_each_step(memory, warp, [&](int, uint32_t (&q)[4], uint32_t (&k)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      k[i] = scaled_pair(k[i], scales.k_in[i % 2], scales.k_in[i % 2]);
-      q[i] = scaled_pair(q[i], scales.q_in[i % 2], scales.q_in[i % 2]);
-    }
-    plain.add(q, k);
-  });
+  for (int i = 0; i < 4; ++i) before[i] = __shfl_sync(~0u, l[i], warp.lane_idx + 28);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const bool on_diagonal = warp.group() == 2 * warp.quad() + i % 2;
-    if (deep[i / 2] && on_diagonal) blocks.q[i / 2][i] = plain.q[i / 2][i];
+    // Row 7 is before row 8; the decay of row 0 is of no use.
+    const float before_first = i < 2 ? l[i] : before[i - 2];
+    decay[i] = ptx::ex2_approx(l[i] - (warp.group() == 0 ? before_first : before[i]));
   }
+  pairs[0] = ptx::cvt_pair<DType::kFloat16>(decay[0], decay[1]);
+  pairs[1] = ptx::cvt_pair<DType::kFloat16>(decay[2], decay[3]);
 }
 
-// The rows that are not deep, with the same arithmetic as where none is.
-template <class Config>
-__device__ __forceinline__ void add_other_rows(const KdaPrepareMemory<Config>& memory,
-                                               const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
-                                               const float (&L)[2 * Config::kSteps][4], const bool (&deep)[2],
-                                               KdaDiagonalBlocks& blocks) {
-  for_each_step(memory, warp, [&](int step, uint32_t (&q)[4], uint32_t (&k)[4]) {
+// What rows of 8 are multiplied by: at level t a row of the second half of a group of 2 * 2^t rows meets one of the
+// first half, with the last row of the first half as reference; the former has decayed since, the latter until then. No
+// factor is above 1, however deep the rows. Level 3 is that of the rows 0 to 7 and 8 to 15.
+struct KdaLevelDecays {
+  uint32_t pairs[4];
+
+  // From the decays of single tokens, which neighbours exchange.
+  __device__ __forceinline__ KdaLevelDecays(uint32_t group, uint32_t token_decay, bool is_second_half) {
+    constexpr uint32_t kOne = 0x3c003c00u;
+    uint32_t all = token_decay, since = token_decay, until = kOne;  // of groups of 1, 2, 4 rows
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      KdaDiagonalFactors factors;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float l_x = deep[i] ? 0 : L[2 * step + n][2 * i], l_y = deep[i] ? 0 : L[2 * step + n][2 * i + 1];
-        const float decay_x = ptx::ex2_approx(l_x), decay_y = ptx::ex2_approx(l_y);
-        const float k_in = deep[i] ? 0 : scales.k_in[i], q_in = deep[i] ? 0 : scales.q_in[i];
-        const float2 k_pair = ptx::widen_pair<DType::kBFloat16>(k[2 * n + i]);
-        const float2 q_pair = ptx::widen_pair<DType::kBFloat16>(q[2 * n + i]);
-        const float k_x = k_pair.x * k_in, k_y = k_pair.y * k_in;
-        factors.set_q(i, q_pair.x * q_in * decay_x, q_pair.y * q_in * decay_y);
-        factors.set_k(i, k_x * decay_x, k_y * decay_y, k_x * ptx::ex2_approx(-l_x), k_y * ptx::ex2_approx(-l_y));
-      }
-      blocks.add(factors);
+    for (int t = 0; t < 3; ++t) {
+      const bool second = group >> t & 1;
+      pairs[t] = second ? since : until;
+      const uint32_t other = __shfl_xor_sync(~0u, all, 4 << t);
+      since = ptx::mul_f16x2(since, second ? other : kOne);
+      until = ptx::mul_f16x2(until, second ? kOne : other);
+      all = ptx::mul_f16x2(all, other);
     }
-  });
-}
-
-// The diagonal blocks where some rows are deep.
-template <class Config>
-__device__ __forceinline__ void multiply_deep_diagonal(const KdaPrepareMemory<Config>& memory, uint32_t block,
-                                                       const KdaRowScales<Config>& scales,
-                                                       const float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
-                                                       KdaDiagonalBlocks& blocks) {
-  using Warp = KdaPrepareWarp<Config>;
-  find_deep_rows<Config>(L, deep);
-#pragma unroll 1
-  for (int half = 8; half > 0; half /= 2) {
-    add_half_products(memory, Warp::here(block), scales, L, deep, half, blocks);
+    pairs[3] = is_second_half ? since : until;
   }
-  add_undecayed(memory, Warp::here(block), scales, deep, blocks);
-  add_other_rows(memory, Warp::here(block), scales, L, deep, blocks);
-}
+};
+
+// Products of 8 x 8 rows, [of q, of k below][two columns of a lane]: 8 rows of q, and below them the same of k, are the
+// left operand.
+struct KdaHalfProducts {
+  float sums[4] = {};
+
+  // += the rows i of q and k times the rows j of `right`, fragments of 16 keys in float16.
+  __device__ __forceinline__ void add(const uint32_t (&q)[4], const uint32_t (&k)[4], int i, const uint32_t (&right)[4],
+                                      int j) {
+    const uint32_t left[4] = {q[i], k[i], q[2 + i], k[2 + i]};
+    ptx::mma_m16n8k16<DType::kFloat16>(sums, left, right[j], right[2 + j]);
+  }
+};
+
+// The deep rows of the diagonal blocks, by halving. The decays of single tokens wait in the room of g, in the same
+// places: so the rest can be a loop, of which there is little in the instruction cache.
+template <class Config>
+class KdaDeepRows {
+ public:
+  __device__ __forceinline__ void multiply(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
+                                           const KdaRowScales<Config>& scales,
+                                           const float (&L)[2 * Config::kSteps][4]) {
+#pragma unroll
+    for (int step = 0; step < Config::kSteps; ++step) {
+      uint32_t decays[4];
+      find_token_decays(warp, L[2 * step], decays);
+      find_token_decays(warp, L[2 * step + 1], decays + 2);
+      ptx::stmatrix_x4(warp.fragment(memory.w(), step), decays[0], decays[1], decays[2], decays[3]);
+    }
+    ptx::bar_warp_sync();
+    KdaHalfProducts within[3][2], own[2];  // of rows and columns of the same 8, at a level and without decay
+#pragma unroll 1
+    for (int step = 0; step < Config::kSteps; ++step) {
+      uint32_t q[4], k[4], decays[4];
+      ptx::ldmatrix_x4(warp.fragment(memory.w(), step), decays);
+      ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
+      ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        q[m] = scaled_pair(q[m], scales.q_in[m % 2]);
+        k[m] = scaled_pair(k[m], scales.k_in[m % 2]);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) own[i].add(q, k, i, k, i);
+      const KdaLevelDecays levels[4] = {{warp.group(), decays[0], false},
+                                        {warp.group(), decays[1], true},
+                                        {warp.group(), decays[2], false},
+                                        {warp.group(), decays[3], true}};
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        uint32_t q_decayed[4], k_decayed[4];
+#pragma unroll
+        for (int m = 0; m < 4; ++m) {
+          q_decayed[m] = ptx::mul_f16x2(q[m], levels[m].pairs[t]);
+          k_decayed[m] = ptx::mul_f16x2(k[m], levels[m].pairs[t]);
+        }
+        if (t == 3) {
+          across_.add(q_decayed, k_decayed, 1, k_decayed, 0);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) within[t][i].add(q_decayed, k_decayed, i, k_decayed, i);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const uint32_t parted = warp.group() ^ (2 * warp.quad() + c % 2);
+        const float of_pair = parted & 4   ? within[2][i].sums[c]
+                              : parted & 2 ? within[1][i].sums[c]
+                                           : within[0][i].sums[c];
+        within_[i].sums[c] = parted == 0 ? own[i].sums[c] : of_pair;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void replace(const bool (&deep)[2], KdaDiagonalBlocks& blocks) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (deep[i]) put(within_[i], blocks.q[i] + 2 * i, blocks.k[i] + 2 * i);
+    }
+    if (deep[1]) put(across_, blocks.q[0] + 2, blocks.k[0] + 2);
+  }
+
+ private:
+  static __device__ __forceinline__ void put(const KdaHalfProducts& products, float* q, float* k) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      q[e] = products.sums[e];
+      k[e] = products.sums[2 + e];
+    }
+  }
+
+  KdaHalfProducts within_[2];  // rows 0 to 7, 8 to 15, with columns of the same
+  KdaHalfProducts across_;     // rows 8 to 15 with columns 0 to 7
+};
 
 }  // namespace warpgrad::cuda::sm90

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "backends/cuda/sm90/kda/gate_math.cuh"
 #include "backends/cuda/sm90/kda/prepare/memory.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
@@ -13,30 +14,34 @@
 
 namespace warpgrad::cuda::sm90 {
 
-constexpr float kKdaLog2E = 1.44269504088896340736f;
-
 // 2^-128 is 0, so nothing lies below; sums of these stay finite. NaN stays NaN.
 __device__ __forceinline__ float clamp_log2_decay(float g) {
   return ptx::max_nan(g, -128.0f);
 }
 
-// A gate turns its input into log2 of the decay. `bias` is what its bias() made of dt_bias.
+// A gate turns inputs of one key into log2 of the decay. `bias` is what its bias() made of dt_bias.
 struct KdaGivenGate {
   __device__ __forceinline__ float bias(float) const { return 0; }
-  __device__ __forceinline__ float operator()(float x, float) const { return clamp_log2_decay(x * kKdaLog2E); }
+  template <int kElements>
+  __device__ __forceinline__ void apply(float (&x)[kElements], float) const {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) x[i] = clamp_log2_decay(x[i] * kKdaLog2E);
+  }
 };
 
 struct KdaSoftplusGate {
   float minus_a;
   __device__ __forceinline__ float bias(float dt_bias) const { return dt_bias * kKdaLog2E; }
-  __device__ __forceinline__ float operator()(float x, float bias) const {
-    const float z = x * kKdaLog2E + bias;
-    // log2(1 + 2^z) = max(z, 0) + log2(1 + 2^-|z|), the latter by its series where 1 + 2^-|z| would lose 2^-|z|;
-    // without branches, in which the lanes would part.
-    const float e = ptx::ex2_approx(-fabsf(z)), log = ptx::lg2_approx(1 + e);
-    const float series = e * (kKdaLog2E - 0.5f * kKdaLog2E * e);
-    const float softplus = (e < 0.001f ? series : log) + fmaxf(z, 0);
-    return clamp_log2_decay(minus_a * softplus);
+  template <int kElements>
+  __device__ __forceinline__ void apply(float (&x)[kElements], float bias) const {
+    float z[kElements], e[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) z[i] = fmaf(x[i], kKdaLog2E, bias);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) e[i] = ptx::ex2_approx(-fabsf(z[i]));
+    kda_log2_softplus(z, e, x);
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) x[i] = clamp_log2_decay(minus_a * x[i]);
   }
 };
 
@@ -45,8 +50,12 @@ struct KdaBoundedGate {
   __device__ __forceinline__ KdaBoundedGate(float a, float lower_bound)
       : a_log2(-a * kKdaLog2E), inverse_bound(1 / (lower_bound * kKdaLog2E)) {}
   __device__ __forceinline__ float bias(float dt_bias) const { return a_log2 * dt_bias; }
-  __device__ __forceinline__ float operator()(float x, float bias) const {
-    return clamp_log2_decay(ptx::rcp_approx(ptx::ex2_approx(x * a_log2 + bias) * inverse_bound + inverse_bound));
+  template <int kElements>
+  __device__ __forceinline__ void apply(float (&x)[kElements], float bias) const {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      x[i] = clamp_log2_decay(ptx::rcp_approx(ptx::ex2_approx(x[i] * a_log2 + bias) * inverse_bound + inverse_bound));
+    }
   }
 };
 
@@ -132,24 +141,34 @@ __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memor
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
     if (step + kAhead < Config::kSteps) inputs.load(step + kAhead, x[(step + kAhead) % kSlots]);
+    uint32_t high[2][4], low[2][4];
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const float bias = ptx::ld_shared(memory.bias() + (16 * step + 8 * n + warp.group()) * 4);
-      uint32_t high[4], low[4];
+      float (&own)[4] = x[step % kSlots][n];
+      gate.apply(own, ptx::ld_shared(memory.bias() + (16 * step + 8 * n + warp.group()) * 4));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float g = gate(x[step % kSlots][n][i], bias);
-        high[i] = __float_as_uint(g) & 0xffffe000u;
-        low[i] = __float_as_uint(g - __uint_as_float(high[i]));
+        high[n][i] = __float_as_uint(own[i]) & 0xffffe000u;
+        low[n][i] = __float_as_uint(own[i] - __uint_as_float(high[n][i]));
       }
-      float (&sums)[4] = L[2 * step + n];
-      sums[0] = sums[1] = sums[2] = sums[3] = 0;
-      ptx::mma_m16n8k8_tf32(sums, first_tokens, high[0], high[1]);
-      ptx::mma_m16n8k8_tf32(sums, last_tokens, high[2], high[3]);
-      ptx::mma_m16n8k8_tf32(sums, first_tokens, low[0], low[1]);
-      ptx::mma_m16n8k8_tf32(sums, last_tokens, low[2], low[3]);
-      if (warp.group() == 7) {
-        ptx::st_shared_v2(memory.block_sum(warp.block) + (16 * step + 8 * n + 2 * warp.quad()) * 4, sums[2], sums[3]);
+    }
+    float (*const sums)[4] = L + 2 * step;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sums[i / 4][i % 4] = 0;
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {  // the two sums in turn: each product waits for the one before it
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const uint32_t (&g)[4] = part < 2 ? high[n] : low[n];
+        const int i = part % 2 * 2;
+        ptx::mma_m16n8k8_tf32(sums[n], part % 2 == 0 ? first_tokens : last_tokens, g[i], g[i + 1]);
+      }
+    }
+    if (warp.group() == 7) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        ptx::st_shared_v2(memory.block_sum(warp.block) + (16 * step + 8 * n + 2 * warp.quad()) * 4, sums[n][2],
+                          sums[n][3]);
       }
     }
   }
@@ -158,7 +177,7 @@ __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memor
 // Calls visit(gate) with the gate of a head.
 template <class Config, class Visit>
 __device__ __forceinline__ void with_kda_gate(const KdaPrepareParams& params, float a_log, Visit visit) {
-  const float a = ptx::ex2_approx(a_log * kKdaLog2E);
+  const float a = kda_gate_slope(a_log);
   if (Config::kShallow) {
     visit(KdaBoundedGate(a, params.lower_bound));
   } else if (params.gate == ops::GateKind::kGiven) {

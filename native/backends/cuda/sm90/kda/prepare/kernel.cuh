@@ -21,19 +21,20 @@ __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, cons
   });
 }
 
-// The copies of q and k, the diagonal blocks of Aqk and N, and which rows of these were deep.
+// Which rows are deep, if any, and their diagonal blocks. Before a barrier: the room of g, which these use, is then for
+// the copies of all warps.
 template <class Config>
-__device__ __forceinline__ void scale_and_multiply(const KdaPrepareMemory<Config>& memory, uint32_t block,
+__device__ __forceinline__ bool multiply_deep_rows(const KdaPrepareMemory<Config>& memory, uint32_t block,
                                                    const KdaRowScales<Config>& scales,
-                                                   float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
-                                                   KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries) {
-  using Warp = KdaPrepareWarp<Config>;
-  if (!Config::kShallow && has_deep_rows(memory, Warp::here(block))) {
-    multiply_deep_diagonal(memory, block, scales, L, deep, blocks);
-    make_scaled_copies<Config, true>(memory, Warp::here(block), scales, L, blocks, queries);
-  } else {
-    make_scaled_copies<Config, false>(memory, Warp::here(block), scales, L, blocks, queries);
-  }
+                                                   const float (&L)[2 * Config::kSteps][4], bool (&deep)[2],
+                                                   KdaDeepRows<Config>& deep_rows) {
+  if constexpr (Config::kShallow) return false;
+  ptx::bar_warp_sync();
+  const auto warp = KdaPrepareWarp<Config>::here(block);
+  if (!has_deep_rows(memory, warp)) return false;
+  find_deep_rows<Config>(L, deep);
+  deep_rows.multiply(memory, warp, scales, L);
+  return true;
 }
 
 // Everything up to Kr and Qd, in shared memory by then.
@@ -46,10 +47,13 @@ __device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const
   gate_decays(params, chunk, head, a_log, block, memory, barriers, L);
   ptx::mbarrier_wait(&barriers.qk, 0);
   scales = scale_rows(memory, KdaPrepareWarp<Config>::here(block), params.scale);
+  KdaDeepRows<Config> deep_rows;
+  const bool any_deep = multiply_deep_rows(memory, block, scales, L, deep, deep_rows);
   __syncthreads();
   make_decay_tables(memory, threadIdx.x);
   __syncthreads();
-  scale_and_multiply(memory, block, scales, L, deep, blocks, queries);
+  make_scaled_copies(memory, KdaPrepareWarp<Config>::here(block), scales, L, any_deep, blocks, queries);
+  deep_rows.replace(deep, blocks);
   ptx::fence_proxy_async();
   __syncthreads();
 }

@@ -41,7 +41,7 @@ class KdaWideStateProducts : KdaStateProducts<Config> {
     ptx::pin_registers(out.m);
     ptx::pin_registers(out.r);
     ptx::bar_warp_sync();
-    this->t_.arrive_each(&storage.bar_values_empty);
+    ptx::mbarrier_arrive(&storage.bar_values_empty);
   }
 };
 
@@ -52,7 +52,7 @@ class KdaWideGradientsConsumer : KdaGradientsConsumer<Config> {
   using KdaGradientsConsumer<Config>::KdaGradientsConsumer;
 
   __device__ __forceinline__ void run() {
-    for (; this->t_.walk.tile < this->t_.params.num_tiles; this->t_.walk.advance()) run_tile();
+    for (; this->t_.walk.is_inside(this->t_.params); this->t_.walk.advance()) run_tile();
   }
 
  private:
@@ -71,14 +71,14 @@ class KdaWideGradientsConsumer : KdaGradientsConsumer<Config> {
     load_decays(t, decays);
     KdaKeyGradients gradients;
     this->add_pairs(state, decays, gradients);
-    t.arrive_each(&storage.bar_scores_empty);
-    t.arrive_each(&storage.bar_key_sums_full);
+    ptx::mbarrier_arrive(&storage.bar_scores_empty);
+    ptx::mbarrier_arrive(&storage.bar_key_sums_full);
     t.begin_phase();
     this->finish_gate(gradients);
-    t.arrive_each(&storage.bar_gate_scalars_empty[slot]);
+    ptx::mbarrier_arrive(&storage.bar_gate_scalars_empty[slot]);
     t.begin_phase();
     this->finish_norms(gradients);
-    t.arrive_each(&storage.bar_token_scalars_empty[slot]);
+    ptx::mbarrier_arrive(&storage.bar_token_scalars_empty[slot]);
   }
 };
 

@@ -14,11 +14,12 @@ class KdaWideGradientsProducer : KdaGradientsProducer<Config> {
   using KdaGradientsProducer<Config>::KdaGradientsProducer;
 
   __device__ __forceinline__ void run() {
-    for (; this->walk_.tile < this->params_.num_tiles; this->walk_.advance()) {
+    for (; this->walk_.is_inside(this->params_); this->walk_.advance()) {
       const KdaGradientsParams& params = this->params_;
       KdaGradientsStorage<Config>& storage = this->storage_;
-      const int head = this->walk_.tile % params.value_heads, qk_head = head / params.group;
-      const KdaChunk chunk = params.chunks[this->walk_.tile / params.value_heads];
+      const auto [chunk_idx, head] = this->walk_.place(params);
+      const KdaChunk chunk = params.chunks[chunk_idx];
+      const int qk_head = head / params.group;
       this->load_token_scalars();
       load_values(0, head, chunk);
       // Ahead of what is left of the values: the rows of a ragged chunk are masked first.
