@@ -28,7 +28,7 @@ export class WarpgradError extends Error {
   override readonly name = 'WarpgradError';
   readonly code: ErrorCode;
 
-  constructor(code: ErrorCode, message: string, options?: ErrorOptions) {
+  constructor(code: ErrorCode, message: string, options?: { cause?: unknown }) {
     super(message, options);
     this.code = code;
   }

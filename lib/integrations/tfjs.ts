@@ -1,3 +1,4 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /**
  * Attention and Kimi Delta Attention as differentiable operations of TensorFlow.js.
  *
