@@ -63,10 +63,15 @@ export async function writeReport({ trainer, text, baselines, speed, options, ou
   });
   output.write(
     `\nheld-out   ${nats(loss)} after ${state.step} steps\nbigram     ${nats(baselines.bigram)}\n` +
-      `unigram    ${nats(baselines.unigram)}\n\nsample, after ${PROMPT_TOKENS} held-out bytes:\n\n${start}▸${passage}\n\n` +
+      `unigram    ${nats(baselines.unigram)}\n\nsample, after ${PROMPT_TOKENS} held-out bytes:\n\n${printable(start)}▸${printable(passage)}\n\n` +
       `${path.join(options.out, 'loss.svg')}, loss.png, sample.txt, summary.json\n`,
   );
   if (options.json) process.stdout.write(`${JSON.stringify(summary)}\n`);
+}
+
+/** Without what would command the terminal: any file can be the text. */
+function printable(passage: string): string {
+  return passage.replace(/(?![\n\t])\p{Cc}/gu, '\ufffd');
 }
 
 /** From the second line of the held-out text on: the split may have cut the first one. */

@@ -1,5 +1,5 @@
 import { execFile, execFileSync, spawn } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { loadCheckpoint } from '../../examples/train/checkpoint';
 import { loadText } from '../../examples/train/text';
@@ -50,6 +50,16 @@ test('a short run learns, and leaves the curve, a sample, a summary and a checkp
   expect(readFileSync(folder.file('out/loss.svg'), 'utf8')).toContain('bigram model');
   expect(readFileSync(folder.file('out/loss.png')).subarray(1, 4).toString()).toBe('PNG');
   expect(loadCheckpoint(folder.file('end'), loadText(folder.file('text.txt')))).toMatchObject({ step: 40, seed: 1 });
+});
+
+test('what would command a terminal is in the sample of such a text, and not in what is printed', async () => {
+  writeFileSync(folder.file('colours'), '\x1b[31mred\x1b[0m\r\n'.repeat(500));
+  const args = ['--text', 'colours', '--device', 'cpu', '--steps', '1', '--out', 'colours.out'];
+  const { code, stdout } = await train(args);
+  expect(code).toBe(0);
+  expect(readFileSync(folder.file('colours.out/sample.txt'), 'utf8')).toContain('\x1b[31mred');
+  expect(stdout).toContain('\ufffd[31mred');
+  expect(stdout.replace(/[\n\t]/g, '')).not.toMatch(/\p{Cc}/u);
 });
 
 test.each(['SIGINT', 'SIGTERM'] as const)('%s saves, says how to go on, and ends in peace', async (signal) => {
