@@ -1,4 +1,5 @@
 import fs from 'node:fs';
+import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { hashNativeSources } from '../../scripts/native-sources.cjs';
 import { ROOT } from './install';
@@ -27,7 +28,7 @@ const left = notRun.length === 0 ? '' : `, not run: ${notRun.join(', ')}`;
 );
 
 test('the fingerprint sees every change of a source, and nothing else', () => {
-  const folder = fs.mkdtempSync(path.join(ROOT, '.build', 'sources-'));
+  const folder = fs.mkdtempSync(path.join(tmpdir(), 'warpgrad-sources-'));
   try {
     fs.mkdirSync(path.join(folder, 'native/ops'), { recursive: true });
     const write = (file: string, text: string) => fs.writeFileSync(path.join(folder, file), text);
