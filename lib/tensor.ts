@@ -298,6 +298,7 @@ export class Tensor {
   copyFrom(source: Tensor, options: { stream?: Stream | undefined } = {}): void {
     const caller = 'copyFrom';
     expectKnownOptions(caller, options, ['stream']);
+    const chosen = options.stream; // first: a getter may dispose of a tensor
     if (!isTensor(source)) throw new WarpgradTypeError(`${caller}: source must be a Tensor, got ${describe(source)}`);
     if (this.disposed || source.disposed) {
       throw new WarpgradError(
@@ -305,7 +306,7 @@ export class Tensor {
         `${caller}: ${this.disposed ? 'the target' : 'source'} was disposed`,
       );
     }
-    const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, this.device);
+    const stream = chosen === undefined ? this.#stream : resolveStream(caller, chosen, this.device);
     expectShape(caller, source, this.shape);
     expectApart(caller, this);
     const target = nativeTensor(caller, this);

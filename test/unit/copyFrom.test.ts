@@ -45,3 +45,15 @@ test('copyFrom: a target whose elements share memory is refused', () => {
   rows.copyFrom(ramp(6, [2, 3]));
   expect([...memory.dataSync()]).toEqual([0, 1, 2, 3, 4, 5, 0, 0]);
 });
+
+test('copyFrom: a source that a getter of the options disposes of', () => {
+  const [target, source] = [ramp(4), Tensor.zeros([4])];
+  const options = {
+    get stream() {
+      source.dispose();
+      return undefined;
+    },
+  };
+  expect(() => target.copyFrom(source, options)).toThrow('copyFrom: source was disposed');
+  expect([...target.dataSync()]).toEqual([0, 1, 2, 3]);
+});

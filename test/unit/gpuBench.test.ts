@@ -122,6 +122,10 @@ test('a report has tables, bars, and curves where there are points for them', as
       ['warpgrad', 'peer'].map((name, n) => row(`T ${tokens}`, name, (1 + n) * tokens, { tokens })),
     ),
   });
+  // Errors beside each other are of the same cases.
+  const alone = report([1, 2, 4]);
+  alone.rows.push(row('T 8', 'warpgrad', 8));
+  expect((await pages(alone))['.md']).toContain('| out           |   4.0e-3 | 8.0e-3 |');
   const failed = { ...report([1]), failures: ['T 2: it is wrong'] };
   expect((await pages(failed))['.md']).toContain('\nNot measured: T 2: it is wrong.\n');
   const few = await pages(report([1, 2, 4]));

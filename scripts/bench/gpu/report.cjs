@@ -36,14 +36,18 @@ function table({ rows }) {
 /** @param {{ rows: Row[] }} report */
 const implementations = ({ rows }) => [...new Set(rows.map(({ implementation }) => implementation))];
 
-/** By result, the largest error over the cases. @param {Report} report */
+/** By result, the largest error over the cases that all have, where there are any. @param {Report} report */
 function errorTable(report) {
   const names = implementations(report);
-  const results = [...new Set(report.rows.flatMap(({ errors }) => Object.keys(errors)))];
+  const all = report.rows.filter(
+    (row) => report.rows.filter((other) => other.case === row.case).length === names.length,
+  );
+  const rows = all.length > 0 ? all : report.rows;
+  const results = [...new Set(rows.flatMap(({ errors }) => Object.keys(errors)))];
   const cells = results.map((result) => [
     result,
     ...names.map((name) => {
-      const errors = report.rows.filter((row) => row.implementation === name).map(({ errors }) => errors[result] ?? 0);
+      const errors = rows.filter((row) => row.implementation === name).map(({ errors }) => errors[result] ?? 0);
       return Math.max(...errors).toExponential(1);
     }),
   ]);
