@@ -31,7 +31,7 @@ export interface AttentionOptions {
 }
 
 export interface AttentionBackwardOptions extends AttentionOptions {
-  /** Gradients bitwise equal from run to run. On the CPU they always are. */
+  /** Gradients bitwise equal from run to run. On the CPU, and on a GPU above head dimension 128, they always are. */
   deterministic?: boolean | undefined;
 }
 

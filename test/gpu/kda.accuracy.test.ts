@@ -8,17 +8,12 @@ import { compareKdaTwins, disposeKdaTwins, drawKdaTwins } from '../support/kdaTw
 import { Random } from '../support/random';
 import { kdaOptions, runKda, toTensor, type KdaResults } from '../support/run';
 
-// Expected values: the CPU backend in float32 on the same bfloat16 operands, itself within 1e-5 of float64. The bounds are the
-// errors of flash-linear-attention: what the kernels were designed for (native/backends/cuda/sm90/kda).
+// Expected values: the CPU backend in float32 on the same bfloat16 operands, itself within 1e-5 of float64. The bounds are
+// what the kernels were designed for (native/backends/cuda/sm90/kda): a bfloat16 operand of a matrix product is off by 1.7e-3,
+// and a result goes through two or three of them.
 const BOUNDS: Readonly<Record<keyof KdaResults, number>> = {
   ...{ out: 4.1e-3, finalState: 2.9e-3, dq: 3.3e-3, dk: 3.2e-3, dv: 3.5e-3, dg: 3.6e-3, dbeta: 5.2e-3 },
   ...{ dInitialState: 2.4e-3, dALog: 3.7e-3, dDtBias: 4e-3 },
-};
-// The less decays, the more tokens have a share in a gradient's error: its errors in the case "weak decay" of
-// docs/benchmarks/kda-backward-h200.md, whose gates are those here.
-const WEAK_BOUNDS: typeof BOUNDS = {
-  ...BOUNDS,
-  ...{ dq: 3.43e-3, dk: 4.17e-3, dv: 3.95e-3, dg: 4.69e-3, dbeta: 4.21e-3, dInitialState: 2.66e-3 },
 };
 
 describeCuda('accuracy of KDA', () => {
@@ -26,27 +21,23 @@ describeCuda('accuracy of KDA', () => {
 
   // The gate's input x goes from where the decay is next to nothing to where it is its bound, -5.
   test.each([
-    ['weak', -4, 0.2, WEAK_BOUNDS],
-    ['random', 0, 0.5, BOUNDS],
-    ['saturated', 4, 0.5, BOUNDS],
-  ] as const)(
-    'relative errors of a layer, B 1, T 1024, H 8, D 128, bfloat16, %s decay',
-    async (_title, x, aLogSpread, bounds) => {
-      const shape = { T: 1024, heads: [8, 8], dims: [128, 128], gateDtype: 'bfloat16', aLogSpread } as const;
-      const twins = drawKdaTwins(pool, shape);
-      const { g, ...others } = twins.tensors;
-      const shifted = pool.twin(g.cpu.shape, 'bfloat16', (value) => value + x);
-      const { gpu, cpu } = await compareKdaTwins({ ...twins, tensors: { ...others, g: shifted } });
-      [g.gpu, g.cpu, shifted.gpu, shifted.cpu].forEach((tensor) => tensor.dispose());
-      disposeKdaTwins({ ...twins, tensors: others });
-      const errors = Object.entries(bounds).map(([name, bound]) => {
-        const result = name as keyof KdaResults;
-        const error = difference(gpu[result].data, cpu[result].data).rmsRatio;
-        return { name, error, ok: error <= bound };
-      });
-      expect(errors.filter(({ ok }) => !ok)).toEqual([]);
-    },
-  );
+    ['weak', -4],
+    ['random', 0],
+    ['saturated', 4],
+  ])('relative errors of a layer, B 1, T 1024, H 8, D 128, bfloat16, %s decay', async (_title, x) => {
+    const twins = drawKdaTwins(pool, { T: 1024, heads: [8, 8], dims: [128, 128], gateDtype: 'bfloat16' });
+    const { g, ...others } = twins.tensors;
+    const shifted = pool.twin(g.cpu.shape, 'bfloat16', (value) => value + x);
+    const { gpu, cpu } = await compareKdaTwins({ ...twins, tensors: { ...others, g: shifted } });
+    [g.gpu, g.cpu, shifted.gpu, shifted.cpu].forEach((tensor) => tensor.dispose());
+    disposeKdaTwins({ ...twins, tensors: others });
+    const errors = Object.entries(BOUNDS).map(([name, bound]) => {
+      const result = name as keyof KdaResults;
+      const error = difference(gpu[result].data, cpu[result].data).rmsRatio;
+      return { name, error, ok: error <= bound };
+    });
+    expect(errors.filter(({ ok }) => !ok)).toEqual([]);
+  });
 });
 
 // Expected values: central differences of the GPU's own forward, with a step of 1/4, which all operands take exactly. An

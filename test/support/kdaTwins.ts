@@ -22,8 +22,6 @@ export interface KdaShape {
   readonly dims: readonly [K: number, V: number];
   readonly cuSeqlens?: readonly number[];
   readonly gate?: GateKind;
-  /** Of A_log, 1/2 else. */
-  readonly aLogSpread?: number;
   /** From a normal number to a log decay, for gates that are given. */
   readonly decay?: (value: number) => number;
   readonly dtype?: Exclude<Operand, 'float32'>;
@@ -55,7 +53,7 @@ export function drawKdaTwins(pool: Pool, shape: KdaShape): KdaTwins {
       ...{ beta: pool.twin([B, T, HV], gateDtype), dOut: pool.twin([B, T, HV, V], dtype) },
       ...{ initialState: state(), dFinalState: state() },
       ...(gate !== 'given' && {
-        aLog: pool.twin([HV], 'float32', (value) => value * (shape.aLogSpread ?? 1 / 2)),
+        aLog: pool.twin([HV], 'float32', (value) => value / 2),
         dtBias: pool.twin([HV, K], 'float32'),
       }),
     },
