@@ -4,6 +4,7 @@
 #include "backends/cuda/operation.h"
 #include "backends/cuda/operation_caches.h"
 #include "backends/cuda/sm90/kda/launch.h"
+#include "backends/cuda/sm90/kda/stages.h"
 #include "backends/cuda/sm90/tile/attention_operand.h"
 
 namespace warpgrad::cuda {
@@ -118,7 +119,7 @@ void CudaBackend::kda_forward(Stream& stream, ops::KdaForwardParams params, Stor
   operands.write(params.out, DType::kBFloat16);
   const sm90::KdaProblem problem =
       sm90::kda_problem(params, planned.plan, static_cast<const char*>(planned.tables->data()));
-  const StoragePtr records = workspace(sm90::KdaImageBytes(problem).records, stream);
+  const StoragePtr records = workspace(params.saved ? 0 : sm90::KdaImageBytes(problem).records, stream);
   const StoragePtr segment_states = workspace(problem.segment_state_bytes(), stream);
   StorageUses launch_uses = uses;
   launch_uses.reads.push_back(planned.tables);
@@ -154,13 +155,11 @@ void CudaBackend::kda_backward(Stream& stream, ops::KdaBackwardParams params, St
   const size_t head_floats = static_cast<size_t>(problem.num_chunks) * problem.value_heads * sizeof(float);
   const bool grouped = problem.group() > 1;
   sm90::KdaBackwardMemory memory{};
-  memory.records = take(true, images.records);
-  memory.t = take(true, images.t);
-  memory.du = take(true, images.u);
   memory.d_states = take(true, images.states);
   memory.saved_is_filled = static_cast<bool>(params.saved);
   memory.segment_states = take(!memory.saved_is_filled, problem.segment_state_bytes());
   memory.saved = params.saved ? params.saved.as<char>() : take(true, images.saved());
+  memory.gradients_scratch = take(true, sm90::kda_gradients_scratch_bytes(problem));
   memory.dq_parts = take(grouped, part_bytes);
   memory.dk_parts = take(grouped, part_bytes);
   memory.d_a_log_parts =

@@ -122,21 +122,25 @@ void expect_kda_backward_kernels(const ops::KdaBackwardParams& params) {
 KdaImageBytes::KdaImageBytes(int64_t chunks, int64_t value_heads, int64_t key_dim, int64_t value_dim) {
   const int key_panels = kda_panels(key_dim), value_panels = kda_panels(value_dim);
   const size_t images = static_cast<size_t>(chunks) * value_heads;
-  records = images * KdaRecordLayout{key_panels, value_panels}.bytes();
-  t = images * kda_t_bytes();
+  records = images * KdaRecordLayout{key_panels}.bytes();
   states = images * kda_state_bytes(key_panels, value_panels);
-  u = images * kda_u_bytes(value_panels);
+  e = images * kda_e_bytes(value_panels);
 }
 
 void launch_kda_forward(const KdaProblem& problem, const ops::KdaForwardParams& params, char* records,
                         char* segment_states, cudaStream_t stream) {
   const std::vector<int32_t>& cu_seqlens = problem.options->cu_seqlens;
   if (!cu_seqlens.empty()) clear("kdaForward", params.out, cu_seqlens.back(), stream);
-  char* const state_images = params.saved.as<char>();
-  char* const u_images = state_images == nullptr ? nullptr : state_images + KdaImageBytes(problem).states;
-  launch_kda_prepare(problem, true, records, nullptr, stream);
+  char *state_images = nullptr, *e_images = nullptr;
+  if (params.saved) {
+    const KdaSavedImages saved(params.saved.as<char>(), KdaImageBytes(problem));
+    records = saved.records;
+    state_images = saved.states;
+    e_images = saved.e;
+  }
+  launch_kda_prepare(problem, records, stream);
   launch_kda_recurrence(problem, records, params.initial_state, params.out, params.final_state, params.chunk_states,
-                        state_images, u_images, reinterpret_cast<float*>(segment_states), stream);
+                        state_images, e_images, reinterpret_cast<float*>(segment_states), stream);
 }
 
 void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams& params,
@@ -147,17 +151,16 @@ void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams
       clear("kdaBackward", *gradient, cu_seqlens.back(), stream);
     }
   }
-  char* const u_images = memory.saved + KdaImageBytes(problem).states;
-  launch_kda_prepare(problem, !memory.saved_is_filled, memory.records, memory.t, stream);
+  const KdaSavedImages saved(memory.saved, KdaImageBytes(problem));
   if (!memory.saved_is_filled) {
-    launch_kda_recurrence(problem, memory.records, params.initial_state, {}, {}, {}, memory.saved, u_images,
+    launch_kda_prepare(problem, saved.records, stream);
+    launch_kda_recurrence(problem, saved.records, params.initial_state, {}, {}, {}, saved.states, saved.e,
                           reinterpret_cast<float*>(memory.segment_states), stream);
   }
-  launch_kda_reverse(problem, memory.records, params.d_out, params.d_final_state, params.d_initial_state, memory.du,
+  launch_kda_reverse(problem, saved.records, params.d_out, params.d_final_state, params.d_initial_state, params.dv,
                      memory.d_states, stream);
 
-  KdaGradients gradients{
-      params.dq, params.dk, params.dv, params.dg, params.dbeta, memory.d_a_log_parts, memory.d_dt_bias_parts};
+  KdaGradients gradients{params.dq, params.dk, params.dg, params.dbeta, memory.d_a_log_parts, memory.d_dt_bias_parts};
   if (problem.group() > 1) {
     for (const auto& [view, parts] : {std::pair{&gradients.dq, memory.dq_parts}, {&gradients.dk, memory.dk_parts}}) {
       view->data = parts;
@@ -165,8 +168,8 @@ void launch_kda_backward(const KdaProblem& problem, const ops::KdaBackwardParams
       view->set_contiguous_strides();
     }
   }
-  const KdaChunkImages images{memory.records, memory.du, memory.t, memory.saved, u_images, memory.d_states};
-  launch_kda_gradients(problem, images, params.d_out, gradients, stream);
+  const KdaChunkImages images{saved.records, saved.states, saved.e, memory.d_states};
+  launch_kda_gradients(problem, images, params.d_out, params.dv, gradients, memory.gradients_scratch, stream);
   launch_kda_sums(problem, gradients, params.dq, params.dk, params.d_a_log, params.d_dt_bias, stream);
 }
 

@@ -76,24 +76,33 @@ KdaProblem kda_problem(const Params& params, const KdaPlan& plan, const char* ta
 
 // Bytes of the images of all chunks and heads.
 struct KdaImageBytes {
-  size_t records, t, states, u;
+  size_t records, states, e;
 
   KdaImageBytes(int64_t chunks, int64_t value_heads, int64_t key_dim, int64_t value_dim);
   explicit KdaImageBytes(const KdaProblem& problem)
       : KdaImageBytes(problem.num_chunks, problem.value_heads, problem.key_dim, problem.value_dim) {}
-  size_t saved() const { return states + u; }  // what training keeps: S, then U
+  size_t saved() const { return records + states + e; }  // what training keeps: KdaSavedImages
 };
 
-// `params` are those of `problem`. `records` and `segment_states` are scratch of their sizes.
+// All that the backward has from the forward, in one piece of memory.
+struct KdaSavedImages {
+  char *records, *states, *e;
+
+  KdaSavedImages(char* data, const KdaImageBytes& bytes)
+      : records(data), states(data + bytes.records), e(states + bytes.states) {}
+};
+
+// `params` are those of `problem`. `records` is scratch unless params.saved has room for them; `segment_states` is.
 void launch_kda_forward(const KdaProblem& problem, const ops::KdaForwardParams& params, char* records,
                         char* segment_states, cudaStream_t stream);
 
 // Scratch of the backward.
 struct KdaBackwardMemory {
-  char *records, *t, *du, *d_states;  // images
-  char* saved;                        // what the forward kept, or room for it
+  char* d_states;  // images
+  char* saved;     // what the forward kept, or room for it
   bool saved_is_filled;
   char* segment_states;       // when it is not
+  char* gradients_scratch;    // of kda_gradients_scratch_bytes
   char *dq_parts, *dk_parts;  // bfloat16 [B, T, value heads, K], when heads are grouped
   float* d_a_log_parts;       // [key part][chunk][value head], when wanted
   float* d_dt_bias_parts;     // [chunk][value head][K], when wanted

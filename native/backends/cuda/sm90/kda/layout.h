@@ -20,14 +20,14 @@ constexpr int kKdaPanelBytes = 64 * 64 * 2;
 
 // What the preparation makes of one (chunk, value head) for the recurrences; docs/kda.md names the matrices.
 struct KdaRecordLayout {
-  int key_panels, value_panels;  // of 64 columns
+  int key_panels;  // of 64 columns
 
-  WG_HOST_DEVICE constexpr int w() const { return 0; }                                         // W    [64, K]
-  WG_HOST_DEVICE constexpr int kr() const { return key_panels * kKdaPanelBytes; }              // Kr   [64, K]
-  WG_HOST_DEVICE constexpr int qd() const { return 2 * key_panels * kKdaPanelBytes; }          // Qd   [64, K]
-  WG_HOST_DEVICE constexpr int aqk() const { return 3 * key_panels * kKdaPanelBytes; }         // Aqk  [64, 64]
-  WG_HOST_DEVICE constexpr int u0() const { return aqk() + kKdaPanelBytes; }                   // U0   [64, V]
-  WG_HOST_DEVICE constexpr int decay() const { return u0() + value_panels * kKdaPanelBytes; }  // exp(G_C), float32 [K]
+  WG_HOST_DEVICE constexpr int kd() const { return 0; }                                    // Kd   [64, K]
+  WG_HOST_DEVICE constexpr int kr() const { return key_panels * kKdaPanelBytes; }          // Kr   [64, K]
+  WG_HOST_DEVICE constexpr int t() const { return 2 * key_panels * kKdaPanelBytes; }       // T    [64, 64]
+  WG_HOST_DEVICE constexpr int qd() const { return t() + kKdaPanelBytes; }                 // Qd   [64, K]
+  WG_HOST_DEVICE constexpr int aqk() const { return qd() + key_panels * kKdaPanelBytes; }  // Aqk  [64, 64]
+  WG_HOST_DEVICE constexpr int decay() const { return aqk() + kKdaPanelBytes; }            // exp(G_C), float32 [K]
   // The factors that the rows of q and k were multiplied by (1 without the L2 norm; not the scale), and beta: float32
   // [64]
   WG_HOST_DEVICE constexpr int q_norm() const { return decay() + key_panels * 256; }
@@ -37,14 +37,10 @@ struct KdaRecordLayout {
 };
 
 // The other images, of one (chunk, value head) each:
-//   T, the plain inverse (I + Akk)^-1       [64, 64]
-//   U and dU                                [value panel][64 tokens, 64 values]
+//   E                                       [value panel][64 tokens, 64 values]
 //   S and dS, transposed: the state at the start of the chunk and the gradient of the state at its end
 //                                           [value panel][key panel][64 values, 64 keys]
-WG_HOST_DEVICE constexpr size_t kda_t_bytes() {
-  return kKdaPanelBytes;
-}
-WG_HOST_DEVICE constexpr size_t kda_u_bytes(int value_panels) {
+WG_HOST_DEVICE constexpr size_t kda_e_bytes(int value_panels) {
   return size_t(value_panels) * kKdaPanelBytes;
 }
 WG_HOST_DEVICE constexpr size_t kda_state_bytes(int key_panels, int value_panels) {

@@ -36,7 +36,7 @@ struct KdaProblem {
   size_t segment_state_bytes() const {
     return sizeof(float) * segments.count * value_heads * (value_panels + key_panels) * 64 * key_panels * 64;
   }
-  KdaRecordLayout record() const { return {key_panels, value_panels}; }
+  KdaRecordLayout record() const { return {key_panels}; }
 };
 
 }  // namespace warpgrad::cuda::sm90

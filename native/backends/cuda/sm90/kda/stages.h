@@ -9,43 +9,43 @@
 // the caller's to clear.
 namespace warpgrad::cuda::sm90 {
 
-// Gates, norms, W, Kr, Qd, Aqk, U0: problem -> records. T goes to `t_images` unless that is null. Without `with_u0`,
-// for the backward that has U, v is not read and U0 not written.
-void launch_kda_prepare(const KdaProblem& problem, bool with_u0, void* records, void* t_images, cudaStream_t stream);
+// Gates, norms, Kd, Kr, T, Qd, Aqk: problem -> records. v is not read.
+void launch_kda_prepare(const KdaProblem& problem, void* records, cudaStream_t stream);
 
-// o, the final state and the states before each chunk, each unless absent; S and U of each chunk to the images, each
+// o, the final state and the states before each chunk, each unless absent; S and E of each chunk to the images, each
 // unless null. `segment_states` is scratch of problem.segment_state_bytes().
 void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
                            const TensorView& out, const TensorView& final_state, const TensorView& chunk_states,
-                           void* state_images, void* u_images, float* segment_states, cudaStream_t stream);
+                           void* state_images, void* e_images, float* segment_states, cudaStream_t stream);
 
 // From the end states that segments reach from zero, and their transitions, to their initial states, which take the
 // place of the former.
 void launch_kda_combine(const KdaProblem& problem, const TensorView& initial_state, float* segment_states,
                         cudaStream_t stream);
 
-// The reverse recurrence: dU and dS of each chunk to the images, and the gradient of the initial state unless absent.
-// `d_out` is bfloat16.
+// The reverse recurrence: dv, dS of each chunk to the images, and the gradient of the initial state unless absent.
+// `d_out` is bfloat16, `dv` contiguous bfloat16 [B, T, value heads, V].
 void launch_kda_reverse(const KdaProblem& problem, const void* records, const TensorView& d_out,
-                        const TensorView& d_final_state, const TensorView& d_initial_state, void* du_images,
+                        const TensorView& d_final_state, const TensorView& d_initial_state, const TensorView& dv,
                         void* d_state_images, cudaStream_t stream);
 
 struct KdaChunkImages {
-  void *records, *du;  // the gradients of wide heads write over them
-  const void *t, *states, *u, *d_states;
+  const void *records, *states, *e, *d_states;
 };
 
 struct KdaGradients {
   TensorView dq, dk;     // bfloat16 [B, T, value heads, K]: before the sum over the value heads of a group
-  TensorView dv;         // bfloat16 [B, T, value heads, V]
   TensorView dg, dbeta;  // of the dtypes of g and beta
   float* d_a_log_parts;  // [key part][chunk][value head], null when not wanted; their sums are taken by launch_kda_sums
   float* d_dt_bias_parts;  // [chunk][value head][K]
 };
 
-// All gradients of one chunk and head from its images.
+// What the gradients need as scratch: nothing unless K or V is above 128.
+size_t kda_gradients_scratch_bytes(const KdaProblem& problem);
+
+// All gradients but dv of one chunk and head from its images and dv.
 void launch_kda_gradients(const KdaProblem& problem, const KdaChunkImages& images, const TensorView& d_out,
-                          const KdaGradients& gradients, cudaStream_t stream);
+                          const TensorView& dv, const KdaGradients& gradients, void* scratch, cudaStream_t stream);
 
 // Sums in a fixed order: `dq` and `dk` of a group's value heads (when group() > 1), and the parts over the chunks.
 void launch_kda_sums(const KdaProblem& problem, const KdaGradients& parts, const TensorView& dq, const TensorView& dk,
