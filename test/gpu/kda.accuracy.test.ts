@@ -8,33 +8,27 @@ import { compareKdaTwins, disposeKdaTwins, drawKdaTwins } from '../support/kdaTw
 import { Random } from '../support/random';
 import { kdaOptions, runKda, toTensor, type KdaResults } from '../support/run';
 
-// Expected values: the CPU backend in float32 on the same bfloat16 operands, itself within 1e-5 of float64. The bounds are
-// what the kernels were designed for (native/backends/cuda/sm90/kda): a bfloat16 operand of a matrix product is off by 1.7e-3,
-// and a result goes through two or three of them.
-const BOUNDS: Readonly<Record<keyof KdaResults, number>> = {
-  ...{ out: 4.1e-3, finalState: 2.9e-3, dq: 3.3e-3, dk: 3.2e-3, dv: 3.5e-3, dg: 3.6e-3, dbeta: 5.2e-3 },
-  ...{ dInitialState: 2.4e-3, dALog: 3.7e-3, dDtBias: 4e-3 },
-};
+// Expected values: the CPU backend in float32 on the same bfloat16 operands, itself within 1e-5 of float64. The bounds are the
+// errors of flash-linear-attention FLAVERSION on these very inputs, measured on an H200 by scripts/bench/gpu/peers/kda_errors.py
+// (which says what they are measured against): no result may be further off than the peer's. The gate's input is shifted:
+// from a decay that is next to nothing to one that is its bound, -5.
+const SEED = 1;
+const CASES: readonly (readonly [title: string, shift: number, bounds: Readonly<Record<keyof KdaResults, number>>])[] = [
+];
 
 describeCuda('accuracy of KDA', () => {
-  const pool = new Pool('accuracy of KDA');
-
-  // The gate's input x goes from where the decay is next to nothing to where it is its bound, -5.
-  test.each([
-    ['weak', -4],
-    ['random', 0],
-    ['saturated', 4],
-  ])('relative errors of a layer, B 1, T 1024, H 8, D 128, bfloat16, %s decay', async (_title, x) => {
+  test.each(CASES)('relative errors of a layer, B 1, T 1024, H 8, D 128, bfloat16, %s decay', async (title, x, bounds) => {
+    const pool = new Pool(`accuracy of KDA, ${title} decay`, SEED);
     const twins = drawKdaTwins(pool, { T: 1024, heads: [8, 8], dims: [128, 128], gateDtype: 'bfloat16' });
     const { g, ...others } = twins.tensors;
     const shifted = pool.twin(g.cpu.shape, 'bfloat16', (value) => value + x);
     const { gpu, cpu } = await compareKdaTwins({ ...twins, tensors: { ...others, g: shifted } });
     [g.gpu, g.cpu, shifted.gpu, shifted.cpu].forEach((tensor) => tensor.dispose());
     disposeKdaTwins({ ...twins, tensors: others });
-    const errors = Object.entries(BOUNDS).map(([name, bound]) => {
+    const errors = Object.entries(bounds).map(([name, bound]) => {
       const result = name as keyof KdaResults;
       const error = difference(gpu[result].data, cpu[result].data).rmsRatio;
-      return { name, error, ok: error <= bound };
+      return { name, error, bound, ok: error <= bound };
     });
     expect(errors.filter(({ ok }) => !ok)).toEqual([]);
   });

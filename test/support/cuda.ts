@@ -30,11 +30,14 @@ const POOL_SIZE = 2 ** 20 + 7;
 /** Draws normal numbers for large operands: slices of a pool, which costs nothing a number. */
 export class Pool {
   readonly #label: string;
+  readonly #seed: number | undefined;
   #numbers = new Float32Array();
   #at = 0;
 
-  constructor(label: string) {
+  /** @param seed Default: that of the run. */
+  constructor(label: string, seed?: number) {
     this.#label = label;
+    this.#seed = seed;
   }
 
   twin(shape: readonly number[], dtype: Operand, map?: (value: number) => number): Twin {
@@ -54,7 +57,7 @@ export class Pool {
 
   /** Not before a test asks: where there is no GPU, none does. */
   #draw(): void {
-    const random = new Random(this.#label);
+    const random = new Random(this.#label, this.#seed);
     this.#numbers = new Float32Array(POOL_SIZE);
     for (let at = 0; at < POOL_SIZE; at++) this.#numbers[at] = random.normal();
   }
