@@ -6,7 +6,7 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// Decays from block to block of rows, a thread a key; exp(G_C) goes to the record.
+// Decays from block to block of rows, a thread a key, in place of their log2; exp(G_C) goes to the record.
 template <class Config>
 __device__ __forceinline__ void make_decay_tables(const KdaPrepareMemory<Config>& memory, int thread_idx) {
   for (int key = thread_idx; key < Config::kKeys; key += Config::kThreads) {

@@ -13,7 +13,7 @@ namespace warpgrad::cuda::sm90 {
 template <class Config>
 __device__ __forceinline__ void invert_diagonal_block(const KdaPrepareMemory<Config>& memory,
                                                       const KdaPrepareWarp<Config>& warp) {
-  const uint32_t columns = diagonal_columns(memory, warp);
+  const uint32_t columns = memory.columns(warp.block);
   float x[16];
 #pragma unroll
   for (int i = 0; i < 16; ++i) x[i] = i == warp.lane_idx % 16 ? 1.0f : 0.0f;
@@ -21,7 +21,7 @@ __device__ __forceinline__ void invert_diagonal_block(const KdaPrepareMemory<Con
   for (int column = 0; column < 15; ++column) {
 #pragma unroll
     for (int quarter = (column + 1) / 4; quarter < 4; ++quarter) {
-      const uint4 a = ptx::ld_shared_v4(columns + column * kKdaColumnBytes + quarter * 16);
+      const uint4 a = ptx::ld_shared_v4(columns + column * memory.kColumnBytes + quarter * 16);
       const uint32_t bits[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -29,11 +29,12 @@ __device__ __forceinline__ void invert_diagonal_block(const KdaPrepareMemory<Con
       }
     }
   }
+  __syncwarp();
 #pragma unroll
   for (int i = 0; i < 8; ++i) {  // the lower lanes store the even rows, the upper ones, with the same columns, the odd
     const uint32_t upper = warp.lane_idx / 16, column = warp.lane_idx % 16, row = 2 * i + upper;
     const uint32_t matrix = row / 8 + 2 * (column / 8);
-    ptx::st_shared_f16(memory.t_block(warp.block) + 128 * matrix + row % 8 * 16 + column % 8 * 2,
+    ptx::st_shared_f16(memory.t_ii(warp.block) + 128 * matrix + row % 8 * 16 + column % 8 * 2,
                        upper ? x[2 * i + 1] : x[2 * i]);
   }
 }
@@ -87,57 +88,6 @@ __device__ __forceinline__ void add_product_with_block(const KdaPrepareWarp<Conf
   add_product_16x16(d, a, b);
 }
 
-// T's off-diagonal blocks, in three steps with barriers between. With Y_ij = -T_ii A_ij:
-//   T_10 = Y_10 T_00,  T_32 = Y_32 T_22,  T_2j = sum over l < 2 of Y_2l T_lj,
-//   T_3j = sum over l < 2 of (Y_3l + Y_32 Y_2l) T_lj.
-//
-// The first: Y in place of A.
-template <class Config>
-__device__ __forceinline__ void begin_inverse(const KdaPrepareMemory<Config>& memory,
-                                              const KdaPrepareWarp<Config>& warp, KdaOffDiagonalFragments& y) {
-  uint32_t t_ii[4];
-  ptx::ldmatrix_x4(warp.block_fragment(memory.t_block(warp.block)), t_ii);
-  if (warp.block % 2 == 1) multiply_by_inverse(t_ii, y.previous);
-  if (warp.block >= 2) {
-    multiply_by_inverse(t_ii, y.column_0);
-    multiply_by_inverse(t_ii, y.column_1);
-  }
-  if (warp.block == 2) {
-    store_block(warp, memory.y_2(0), y.column_0);
-    store_block(warp, memory.y_2(1), y.column_1);
-  }
-}
-
-// y += y_32 Y_2j.
-template <class Config>
-__device__ __forceinline__ void add_through_block_2(const KdaPrepareMemory<Config>& memory,
-                                                    const KdaPrepareWarp<Config>& warp, const uint32_t (&y_32)[4],
-                                                    int j, uint32_t (&y)[4]) {
-  float sums[2][4];
-  widen_block(y, sums);
-  add_product_with_block(warp, sums, y_32, memory.y_2(j));
-  round_block(sums, y);
-}
-
-// The second: T_10 and T_32, and the left operands of T_3j.
-template <class Config>
-__device__ __forceinline__ void continue_inverse(const KdaPrepareMemory<Config>& memory,
-                                                 const KdaPrepareWarp<Config>& warp, KdaOffDiagonalFragments& y,
-                                                 float (&t_previous)[2][4]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) t_previous[i / 4][i % 4] = 0;
-  if (warp.block % 2 == 1) add_product_with_block(warp, t_previous, y.previous, memory.t_block(warp.block - 1));
-  if (warp.block == 1) {
-    uint32_t t_10[4];
-    round_block(t_previous, t_10);
-    store_block(warp, memory.t_10(), t_10);
-  }
-  if (warp.block == 3) {
-    add_through_block_2(memory, warp, y.previous, 0, y.column_0);
-    add_through_block_2(memory, warp, y.previous, 1, y.column_1);
-  }
-}
-
 // One of T's blocks of the warp's rows, as bfloat16, to its place.
 template <class Config>
 __device__ __forceinline__ void store_t_block(const KdaPrepareMemory<Config>& memory,
@@ -156,30 +106,79 @@ __device__ __forceinline__ void store_t_block(const KdaPrepareMemory<Config>& me
   ptx::stmatrix_x4(warp.square(memory.t(), j), pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-// The third: all of T, over Kr, which has left.
+// The other blocks of T, in three steps with barriers between. With Y_ij = -T_ii A_ij:
+//   T_10 = Y_10 T_00,  T_32 = Y_32 T_22,  T_2j = sum over l < 2 of Y_2l T_lj,
+//   T_3j = sum over l < 2 of (Y_3l + Y_32 Y_2l) T_lj.
+//
+// The first: Y in place of A.
+template <class Config>
+__device__ __forceinline__ void begin_inverse(const KdaPrepareMemory<Config>& memory,
+                                              const KdaPrepareWarp<Config>& warp, KdaOffDiagonalFragments& y) {
+  uint32_t t_ii[4];
+  ptx::ldmatrix_x4(warp.block_fragment(memory.t_ii(warp.block)), t_ii);
+  if (warp.block % 2 == 1) multiply_by_inverse(t_ii, y.previous);
+  if (warp.block >= 2) {
+    multiply_by_inverse(t_ii, y.column_0);
+    multiply_by_inverse(t_ii, y.column_1);
+  }
+}
+
+// The second, over Kr, which has left: the diagonal blocks, T_10 and T_32. T_10 and Y_2l for others.
+template <class Config>
+__device__ __forceinline__ void continue_inverse(const KdaPrepareMemory<Config>& memory,
+                                                 const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
+                                                 const KdaOffDiagonalFragments& y) {
+  const uint32_t block = warp.block;
+  if (block == 2) {
+    store_block(warp, memory.y_2(0), y.column_0);
+    store_block(warp, memory.y_2(1), y.column_1);
+  }
+  float t[2][4];
+  if (block % 2 == 1) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) t[i / 4][i % 4] = 0;
+    add_product_with_block(warp, t, y.previous, memory.t_ii(block - 1));
+    if (block == 1) {
+      uint32_t t_10[4];
+      round_block(t, t_10);
+      store_block(warp, memory.t_10(), t_10);
+    }
+    store_t_block(memory, warp, scales, t, block - 1);
+  }
+  uint32_t t_ii[4];
+  ptx::ldmatrix_x4(warp.block_fragment(memory.t_ii(block)), t_ii);
+  widen_block(t_ii, t);
+  store_t_block(memory, warp, scales, t, block);
+  clear_above_diagonal(warp, memory.t());
+}
+
+// y += y_32 Y_2j.
+template <class Config>
+__device__ __forceinline__ void add_through_block_2(const KdaPrepareMemory<Config>& memory,
+                                                    const KdaPrepareWarp<Config>& warp, const uint32_t (&y_32)[4],
+                                                    int j, uint32_t (&y)[4]) {
+  float sums[2][4];
+  widen_block(y, sums);
+  add_product_with_block(warp, sums, y_32, memory.y_2(j));
+  round_block(sums, y);
+}
+
+// The third: the last two block rows.
 template <class Config>
 __device__ __forceinline__ void finish_inverse(const KdaPrepareMemory<Config>& memory,
                                                const KdaPrepareWarp<Config>& warp, const KdaRowScales<Config>& scales,
-                                               const KdaOffDiagonalFragments& y, const float (&t_previous)[2][4]) {
-  const uint32_t block = warp.block;
-  if (block >= 2) {
-    float t_0[2][4] = {}, t_1[2][4] = {};
-    add_product_with_block(warp, t_0, y.column_0, memory.t_block(0));
-    add_product_with_block(warp, t_1, y.column_1, memory.t_block(1));
-    add_product_with_block(warp, t_0, y.column_1, memory.t_10());
-    store_t_block(memory, warp, scales, t_0, 0);
-    store_t_block(memory, warp, scales, t_1, 1);
+                                               KdaOffDiagonalFragments& y) {
+  if (warp.block < 2) return;
+  if (warp.block == 3) {
+    add_through_block_2(memory, warp, y.previous, 0, y.column_0);
+    add_through_block_2(memory, warp, y.previous, 1, y.column_1);
   }
-  if (block % 2 == 1) store_t_block(memory, warp, scales, t_previous, block - 1);
-  uint32_t t_ii[4];
-  float t[2][4];
-  ptx::ldmatrix_x4(warp.block_fragment(memory.t_block(block)), t_ii);
-  widen_block(t_ii, t);
-  store_t_block(memory, warp, scales, t, block);
-#pragma unroll
-  for (int j = 1; j < 4; ++j) {
-    if (j > block) ptx::stmatrix_x4(warp.square(memory.t(), j), 0, 0, 0, 0);
-  }
+  float t_0[2][4] = {}, t_1[2][4] = {};
+  add_product_with_block(warp, t_0, y.column_0, memory.t_ii(0));
+  add_product_with_block(warp, t_1, y.column_1, memory.t_ii(1));
+  add_product_with_block(warp, t_0, y.column_1, memory.t_10());
+  store_t_block(memory, warp, scales, t_0, 0);
+  store_t_block(memory, warp, scales, t_1, 1);
 }
 
 }  // namespace warpgrad::cuda::sm90

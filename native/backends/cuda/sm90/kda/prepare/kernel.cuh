@@ -63,18 +63,14 @@ template <class Config>
 __device__ __forceinline__ void multiply_blocks(uint32_t block, const KdaPrepareMemory<Config>& memory,
                                                 const KdaRowScales<Config>& scales, const bool (&deep)[2],
                                                 KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries,
-                                                KdaOffDiagonalFragments& y) {
+                                                KdaAqkFragments& aqk, KdaOffDiagonalFragments& y) {
   const auto warp = KdaPrepareWarp<Config>::here(block);
-  uint32_t aqk[4];
-  finish_diagonal_block(memory, warp, scales, deep, blocks, aqk);
+  finish_diagonal_block(memory, warp, scales, deep, blocks, aqk.diagonal);
   __syncwarp();
   invert_diagonal_block(memory, warp);
   __syncwarp();
-  ptx::stmatrix_x4(warp.square(memory.aqk(), block), aqk[0], aqk[1], aqk[2], aqk[3]);
-  make_off_diagonal(memory, warp, scales, queries, y);
+  make_off_diagonal(memory, warp, scales, queries, aqk, y);
   begin_inverse(memory, warp, y);
-  ptx::fence_proxy_async();
-  __syncthreads();
 }
 
 template <class Config>
@@ -111,7 +107,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   KdaQueryFragments<Config> queries;
   decay_rows(params, chunk, head, scalars.a_log, block, memory, barriers, scales, deep, blocks, queries);
   constexpr KdaRecordLayout kRecord = Memory::kRecord;
-  // One thread: a part of the record leaves. Each is a group.
+  // One thread: a part of the record leaves.
   const auto store = [&](int record_offset, int image_offset, int bytes) {
     uint8_t* const record = params.records + static_cast<int64_t>(blockIdx.x) * kRecord.bytes();
     ptx::bulk_store(record + record_offset, image + image_offset, bytes);
@@ -121,18 +117,22 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
     store(kRecord.kr(), Memory::kKr, Memory::kTileBytes);
     store(kRecord.qd(), Memory::kQd, Memory::kTileBytes);
   }
+  KdaAqkFragments aqk;
   KdaOffDiagonalFragments y;
-  multiply_blocks(block, memory, scales, deep, blocks, queries, y);
-  if (threadIdx.x == 0) store(kRecord.aqk(), Memory::kAqk, kKdaPanelBytes);
+  multiply_blocks(block, memory, scales, deep, blocks, queries, aqk, y);
+  if (threadIdx.x == 0) ptx::bulk_wait_group_read<0>();  // Kr and Qd have left
+  __syncthreads();
 
-  float t_previous[2][4];
-  continue_inverse(memory, KdaPrepareWarp<Config>::here(block), y, t_previous);
+  continue_inverse(memory, KdaPrepareWarp<Config>::here(block), scales, y);
+  store_aqk(memory, KdaPrepareWarp<Config>::here(block), aqk);
   store_decayed_keys(memory, KdaPrepareWarp<Config>::here(block), scales, queries);
-  if (threadIdx.x == 0) ptx::bulk_wait_group_read<2>();  // Kr has left
   ptx::fence_proxy_async();
   __syncthreads();
-  if (threadIdx.x == 0) store(kRecord.kd(), Memory::kKd, Memory::kTileBytes);
-  finish_inverse(memory, KdaPrepareWarp<Config>::here(block), scales, y, t_previous);
+  if (threadIdx.x == 0) {
+    store(kRecord.kd(), Memory::kKd, Memory::kTileBytes);
+    store(kRecord.aqk(), Memory::kAqk, kKdaPanelBytes);
+  }
+  finish_inverse(memory, KdaPrepareWarp<Config>::here(block), scales, y);
   if constexpr (!Config::kQkL2Norm) {
     __syncthreads();
     finish_norms(memory, threadIdx.x);

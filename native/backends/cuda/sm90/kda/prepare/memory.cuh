@@ -8,33 +8,31 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// Shared memory: the parts of the record, in its order but for T, and scratch. Rooms that are used more than once, in
-// this order:
+// Shared memory: Kd, Kr, Qd and the record's end, and scratch. Rooms that are used more than once, in this order:
 //
 //   Kd          g | keys for the off-diagonal blocks | Kd
-//   Kr          k | Kr | T, when Kr has left
-//   Qd          q | Qd
-//   Aqk         tables of decays a key | columns of A | Aqk
+//   Kr, Qd      k, q | Kr, Qd | T and Aqk, when those have left
 //   bias        the gate's bias | decay of block 2
-//   squares     more tables | blocks of the inverse in float16
+//   tables      log2 of decays | decays | columns of A, 80 bytes each | T and Y in blocks of float16
 template <class Config>
 struct KdaPrepareMemory {
   static constexpr KdaRecordLayout kRecord{Config::kKeyPanels};
   static constexpr int kTileBytes = Config::kKeyPanels * kKdaPanelBytes;
   static constexpr int kTableBytes = Config::kKeys * 4;  // one float a key
   static constexpr int kSquareBytes = 16 * 16 * 2;
+  static constexpr int kColumnBytes = 80;  // 16 floats; the banks of neighbours differ
+  static constexpr int kWarpBytes = 16 * kColumnBytes;
   static constexpr int kBarrierBytes = 32;
 
-  static constexpr int kKd = 0, kKr = kTileBytes, kQd = 2 * kTileBytes, kAqk = 3 * kTileBytes;
-  static constexpr int kT = kKr;
-  static constexpr int kTail = kAqk + kKdaPanelBytes;  // from the record's decay to its end
+  static constexpr int kKd = 0, kKr = kTileBytes, kQd = 2 * kTileBytes;
+  static constexpr int kT = kKr, kAqk = kT + kKdaPanelBytes;
+  static constexpr int kTail = 3 * kTileBytes;  // from the record's decay to its end
   static constexpr int kTailBytes = kRecord.bytes() - kRecord.decay();
-  static constexpr int kBias = kTail + kTailBytes;
-  static constexpr int kToStart = kBias + kTableBytes;
-  static constexpr int kBarriers = kToStart + 2 * kTableBytes;
-  static constexpr int kSquares = kBarriers + kBarrierBytes;
-  static constexpr int kBytes = kSquares + std::max(4 * kTableBytes, 7 * kSquareBytes);
-  static_assert(8 * kTableBytes <= kKdaPanelBytes);
+  static constexpr int kKeptTables = kTail + kTailBytes;
+  static constexpr int kBarriers = kKeptTables + 3 * kTableBytes;
+  static constexpr int kTables = kBarriers + kBarrierBytes;
+  static constexpr int kBytes = kTables + std::max(8 * kTableBytes, 4 * kWarpBytes);
+  static_assert(2 * kSquareBytes <= kWarpBytes);
 
   uint32_t image;  // address of the shared window
 
@@ -51,25 +49,26 @@ struct KdaPrepareMemory {
   __device__ __forceinline__ uint32_t beta_in() const { return q_norm(); }
   __device__ __forceinline__ uint32_t source_out() const { return k_norm(); }
 
-  // Tables; "block" b means the rows 16 b to 16 b + 15: log2 of its decay, the decay from the chunk's start to the
-  // block's, from there to the chunk's end (b = 4: none; over 2^kSourceLog2), and those of the blocks 1 and 2. Those
-  // behind the bias stay.
-  __device__ __forceinline__ uint32_t block_sum(int b) const { return aqk() + b * kTableBytes; }
-  __device__ __forceinline__ uint32_t to_start(int b) const { return b % 3 == 0 ? more_table(b / 3) : kept_table(b); }
-  __device__ __forceinline__ uint32_t from_start(int b) const { return b == 4 ? more_table(2) : block_sum(4 + b); }
-  __device__ __forceinline__ uint32_t block_1() const { return more_table(3); }
+  // Tables; "block" b means the rows 16 b to 16 b + 15: log2 of its decay, in whose place comes the decay from the
+  // block's start to the chunk's end (b = 4: none), over 2^kSourceLog2; the decay from the chunk's start to the
+  // block's, and those of the blocks 1 and 2.
+  __device__ __forceinline__ uint32_t block_sum(int b) const { return table(b); }
+  __device__ __forceinline__ uint32_t from_start(int b) const { return table(b); }
+  __device__ __forceinline__ uint32_t to_start(int b) const { return b % 3 == 0 ? table(5 + b / 3) : kept_table(b); }
+  __device__ __forceinline__ uint32_t block_1() const { return table(7); }
   __device__ __forceinline__ uint32_t block_2() const { return bias(); }
-  __device__ __forceinline__ uint32_t bias() const { return image + kBias; }
+  __device__ __forceinline__ uint32_t bias() const { return kept_table(0); }
 
-  // 16 x 16 blocks in float16, of four 8 x 8 matrices each: those of T on the diagonal and T_10, Y_20 and Y_21.
-  __device__ __forceinline__ uint32_t t_block(int b) const { return image + kSquares + b * kSquareBytes; }
-  __device__ __forceinline__ uint32_t t_10() const { return t_block(4); }
-  __device__ __forceinline__ uint32_t y_2(int j) const { return t_block(5 + j); }
+  // A's columns of a diagonal block, and then 16 x 16 blocks in float16, of four 8 x 8 matrices each.
+  __device__ __forceinline__ uint32_t columns(int b) const { return image + kTables + b * kWarpBytes; }
+  __device__ __forceinline__ uint32_t t_ii(int b) const { return columns(b); }
+  __device__ __forceinline__ uint32_t t_10() const { return t_ii(1) + kSquareBytes; }
+  __device__ __forceinline__ uint32_t y_2(int j) const { return t_ii(2 * j) + kSquareBytes; }
 
  private:
   __device__ __forceinline__ uint32_t tail(int at) const { return image + kTail + at - kRecord.decay(); }
-  __device__ __forceinline__ uint32_t kept_table(int b) const { return image + kToStart + (b - 1) * kTableBytes; }
-  __device__ __forceinline__ uint32_t more_table(int i) const { return image + kSquares + i * kTableBytes; }
+  __device__ __forceinline__ uint32_t kept_table(int i) const { return image + kKeptTables + i * kTableBytes; }
+  __device__ __forceinline__ uint32_t table(int i) const { return image + kTables + i * kTableBytes; }
 };
 
 // Where a thread stands: in a warp of 16 rows, whose fragments it holds a share of.

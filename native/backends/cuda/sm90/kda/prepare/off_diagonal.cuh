@@ -14,6 +14,10 @@ namespace warpgrad::cuda::sm90 {
 struct KdaOffDiagonalFragments {
   uint32_t previous[4], column_0[4], column_1[4];
 };
+// Aqk of the warp's rows, bfloat16 fragments.
+struct KdaAqkFragments : KdaOffDiagonalFragments {
+  uint32_t diagonal[4];
+};
 
 // tf32 operands are truncated, each by 3.5e-4 of itself in the mean.
 constexpr float kKdaTruncation = 1.0007044f;
@@ -28,15 +32,7 @@ __device__ __forceinline__ float2 source_corrections(const KdaPrepareMemory<Conf
   return deep ? beta_in : float2{kUsual, kUsual};
 }
 
-// Masks the diagonal blocks. That of Aqk goes to its place, that of A, in float32 and transposed, to the room of the
-// warp's rows of Aqk, which has to be read before: columns of kKdaColumnBytes.
-constexpr int kKdaColumnBytes = 80;  // the banks of neighbours differ
-template <class Config>
-__device__ __forceinline__ uint32_t diagonal_columns(const KdaPrepareMemory<Config>& memory,
-                                                     const KdaPrepareWarp<Config>& warp) {
-  return memory.aqk() + warp.block * 16 * kPanelRowBytes;
-}
-
+// Masks the diagonal blocks. That of A goes to shared memory, in float32 and by columns.
 template <class Config>
 __device__ __forceinline__ void finish_diagonal_block(const KdaPrepareMemory<Config>& memory,
                                                       const KdaPrepareWarp<Config>& warp,
@@ -55,7 +51,7 @@ __device__ __forceinline__ void finish_diagonal_block(const KdaPrepareMemory<Con
         const int row = warp.group() + 8 * i, column = 8 * n + 2 * warp.quad() + c;
         float& q = blocks.q[n][2 * i + c];
         const float a = scales.times_p(blocks.k[n][2 * i + c] * correction, i);
-        ptx::st_shared(diagonal_columns(memory, warp) + column * kKdaColumnBytes + row * 4, column < row ? a : 0);
+        ptx::st_shared(memory.columns(warp.block) + column * memory.kColumnBytes + row * 4, column < row ? a : 0);
         q = column > row ? 0 : scales.times_q_out(q * correction, i) * (c ? source_out.y : source_out.x);
       }
       aqk[2 * n + i] = ptx::cvt_pair<DType::kBFloat16>(blocks.q[n][2 * i], blocks.q[n][2 * i + 1]);
@@ -63,14 +59,14 @@ __device__ __forceinline__ void finish_diagonal_block(const KdaPrepareMemory<Con
   }
 }
 
-// One block of Aqk, to its place, and of A: the warp's rows times the 16 rows from `first_row` on of the copies of beta
-// k, which stand for the tokens of block `column_block`.
+// One block of Aqk and of A: the warp's rows times the 16 rows from `first_row` on of the copies of beta k, which stand
+// for the tokens of block `column_block`.
 template <class Config>
 __device__ __forceinline__ void multiply_off_diagonal(const KdaPrepareMemory<Config>& memory,
                                                       const KdaPrepareWarp<Config>& warp,
                                                       const KdaRowScales<Config>& scales,
                                                       const KdaQueryFragments<Config>& queries, int first_row,
-                                                      int column_block, uint32_t (&a)[4]) {
+                                                      int column_block, uint32_t (&aqk)[4], uint32_t (&a)[4]) {
   float q_sums[2][4] = {}, k_sums[2][4] = {};
   const uint32_t row = first_row + warp.lane_idx % 8 + warp.lane_idx / 16 * 8, chunk = warp.lane_idx / 8 % 2;
 #pragma unroll
@@ -83,7 +79,6 @@ __device__ __forceinline__ void multiply_off_diagonal(const KdaPrepareMemory<Con
       ptx::mma_m16n8k16<DType::kFloat16>(k_sums[n], queries.k[step], keys[2 * n], keys[2 * n + 1]);
     }
   }
-  uint32_t aqk[4];
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     const float2 source_out = load_source_out(memory, warp, 16 * column_block + 8 * n);
@@ -96,23 +91,19 @@ __device__ __forceinline__ void multiply_off_diagonal(const KdaPrepareMemory<Con
       a[2 * n + i] = ptx::cvt_pair<DType::kFloat16>(scales.times_p(k_x, i), scales.times_p(k_y, i));
     }
   }
-  ptx::stmatrix_x4(warp.square(memory.aqk(), column_block), aqk[0], aqk[1], aqk[2], aqk[3]);
 }
 
-// The off-diagonal blocks, and zeros above the diagonal of Aqk. Block row 1 reads the second copies of beta k, all
+// The off-diagonal blocks. Block row 1 reads the second copies of beta k, all
 // others the first.
 template <class Config>
 __device__ __forceinline__ void make_off_diagonal(const KdaPrepareMemory<Config>& memory,
                                                   const KdaPrepareWarp<Config>& warp,
                                                   const KdaRowScales<Config>& scales,
-                                                  KdaQueryFragments<Config>& queries, KdaOffDiagonalFragments& a) {
+                                                  KdaQueryFragments<Config>& queries, KdaAqkFragments& aqk,
+                                                  KdaOffDiagonalFragments& a) {
   const uint32_t block = warp.block;
-#pragma unroll
-  for (int j = 1; j < 4; ++j) {
-    if (j > block) ptx::stmatrix_x4(warp.square(memory.aqk(), j), 0, 0, 0, 0);
-  }
   if (block % 2 == 1) {
-    multiply_off_diagonal(memory, warp, scales, queries, block == 1 ? 48 : 32, block - 1, a.previous);
+    multiply_off_diagonal(memory, warp, scales, queries, block == 1 ? 48 : 32, block - 1, aqk.previous, a.previous);
   }
   if (block == 3) {  // from the start of block 3 back to that of block 2, the reference of the copies 0 and 1
 #pragma unroll
@@ -124,9 +115,33 @@ __device__ __forceinline__ void make_off_diagonal(const KdaPrepareMemory<Config>
     }
   }
   if (block >= 2) {
-    multiply_off_diagonal(memory, warp, scales, queries, 0, 0, a.column_0);
-    multiply_off_diagonal(memory, warp, scales, queries, 16, 1, a.column_1);
+    multiply_off_diagonal(memory, warp, scales, queries, 0, 0, aqk.column_0, a.column_0);
+    multiply_off_diagonal(memory, warp, scales, queries, 16, 1, aqk.column_1, a.column_1);
   }
+}
+
+template <class Config>
+__device__ __forceinline__ void clear_above_diagonal(const KdaPrepareWarp<Config>& warp, uint32_t tile) {
+#pragma unroll
+  for (int j = 1; j < 4; ++j) {
+    if (j > warp.block) ptx::stmatrix_x4(warp.square(tile, j), 0, 0, 0, 0);
+  }
+}
+
+// The warp's rows of Aqk, over those of Kr or Qd.
+template <class Config>
+__device__ __forceinline__ void store_aqk(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
+                                          const KdaAqkFragments& aqk) {
+  const auto store = [&](int j, const uint32_t (&x)[4]) {
+    ptx::stmatrix_x4(warp.square(memory.aqk(), j), x[0], x[1], x[2], x[3]);
+  };
+  store(warp.block, aqk.diagonal);
+  if (warp.block % 2 == 1) store(warp.block - 1, aqk.previous);
+  if (warp.block >= 2) {
+    store(0, aqk.column_0);
+    store(1, aqk.column_1);
+  }
+  clear_above_diagonal(warp, memory.aqk());
 }
 
 // Kd, k times the decay from the start of the chunk, over the copies of beta k. Block 3 stands at the start of block 2

@@ -104,10 +104,11 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
     if (deep) {
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        const float2 l_end = ptx::ld_shared_v2(memory.block_sum(block) + (16 * step + m / 2 * 8 + 2 * warp.quad()) * 4);
         const float (&l)[4] = L[2 * step + m / 2];
-        k_minus[m] = {source[m].x * ptx::ex2_approx(l_end.x - l[m % 2 * 2]),
-                      source[m].y * ptx::ex2_approx(l_end.y - l[m % 2 * 2 + 1])};
+        const float l_end_x = __shfl_sync(~0u, l[2], 28 + warp.quad());  // of the last row
+        const float l_end_y = __shfl_sync(~0u, l[3], 28 + warp.quad());
+        k_minus[m] = {source[m].x * ptx::ex2_approx(l_end_x - l[m % 2 * 2]),
+                      source[m].y * ptx::ex2_approx(l_end_y - l[m % 2 * 2 + 1])};
       }
     }
 #pragma unroll
