@@ -18,14 +18,18 @@ struct KdaPrepareConfig {
   static constexpr int kKeyPanels = kPanels;
   static constexpr bool kQkL2Norm = kNorm;
   static constexpr bool kShallow = kShallowGate;
-  static constexpr int kBlocksPerMultiprocessor = kPanels == 1 ? 4 : kPanels == 2 ? 3 : 1;
+  static constexpr int kBlocksPerMultiprocessor = kPanels == 1 ? 4 : kPanels == 2 ? 3 : 2;
 
   // Derived
   static constexpr int kThreads = kWarpgroupThreads;
   static constexpr int kKeys = 64 * kKeyPanels;
   static constexpr int kSteps = kKeys / 16;  // of the products over the keys
+  // Of beta k where it is the right operand of a product: keeps float16 copies normal down to betas of 1e-6. Without
+  // the norm beta |k|^2 may be large.
+  static constexpr float kSourceLog2 = kQkL2Norm ? 8 : 0;
+  static constexpr float kOverSource = kQkL2Norm ? 0x1p-8f : 1;
   using KeyTile = SwizzledTile<kKdaChunkRows, kKeys>;
-  using Panel = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // of the values, of T and of Aqk
+  using Panel = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // of T and of Aqk
 
   // Guarded
   static_assert(kPanels == 1 || kPanels == 2 || kPanels == 4);

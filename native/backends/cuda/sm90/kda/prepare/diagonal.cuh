@@ -144,14 +144,14 @@ class KdaDeepRows {
       uint32_t decays[4];
       find_token_decays(warp, L[2 * step], decays);
       find_token_decays(warp, L[2 * step + 1], decays + 2);
-      ptx::stmatrix_x4(warp.fragment(memory.w(), step), decays[0], decays[1], decays[2], decays[3]);
+      ptx::stmatrix_x4(warp.fragment(memory.kd(), step), decays[0], decays[1], decays[2], decays[3]);
     }
     ptx::bar_warp_sync();
     KdaHalfProducts within[3][2], own[2];  // of rows and columns of the same 8, at a level and without decay
 #pragma unroll 1
     for (int step = 0; step < Config::kSteps; ++step) {
       uint32_t q[4], k[4], decays[4];
-      ptx::ldmatrix_x4(warp.fragment(memory.w(), step), decays);
+      ptx::ldmatrix_x4(warp.fragment(memory.kd(), step), decays);
       ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
       ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
 #pragma unroll

@@ -7,7 +7,7 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 cudaError_t run_kda_prepare(const KdaPrepareParams& params, int blocks, cudaStream_t stream) {
-  const int bytes = params.record.bytes() + KdaPrepareMemory<Config>::kScratchBytes;
+  const int bytes = KdaPrepareMemory<Config>::kBytes;
   const auto kernel = kda_prepare_kernel<Config>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "backends/cuda/sm90/kda/prepare/decay_tables.cuh"
+#include "backends/cuda/sm90/kda/prepare/inverse.cuh"
 #include "backends/cuda/sm90/kda/prepare/load.cuh"
-#include "backends/cuda/sm90/kda/prepare/products.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ void gate_decays(const KdaPrepareParams& params, cons
       sum_decays<Config>(memory, warp, gate, KdaGateRows<Config>(params, chunk, head, warp, kKdaNoDecay<Gate>), L);
     } else {
       ptx::mbarrier_wait(&barriers.g, 0);
-      sum_decays<Config>(memory, warp, gate, KdaGateTile<Config>{memory.w(), warp}, L);
+      sum_decays<Config>(memory, warp, gate, KdaGateTile<Config>{memory.kd(), warp}, L);
     }
   });
 }
@@ -58,71 +58,29 @@ __device__ __forceinline__ void decay_rows(const KdaPrepareParams& params, const
   __syncthreads();
 }
 
-// Aqk, kept in registers, T and the keys for W.
+// Aqk, the diagonal blocks of T and what its others need.
 template <class Config>
-__device__ __forceinline__ void invert(uint32_t block, const KdaPrepareMemory<Config>& memory,
-                                       const KdaRowScales<Config>& scales, const bool (&deep)[2],
-                                       KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries,
-                                       KdaAqkFragments& aqk) {
+__device__ __forceinline__ void multiply_blocks(uint32_t block, const KdaPrepareMemory<Config>& memory,
+                                                const KdaRowScales<Config>& scales, const bool (&deep)[2],
+                                                KdaDiagonalBlocks& blocks, KdaQueryFragments<Config>& queries,
+                                                KdaAqkFragments& aqk, KdaOffDiagonalFragments& y) {
   const auto warp = KdaPrepareWarp<Config>::here(block);
-  float row_beta[2];
-  KdaOffDiagonalFragments y;
-  load_row_betas(memory, warp, scales, row_beta);
-  invert_diagonal_block(memory, warp, scales, deep, row_beta, blocks, aqk.diagonal);
-  make_off_diagonal(memory, warp, scales, row_beta, queries, aqk, y);
-  __syncthreads();
-  store_decayed_keys(memory, warp, queries);
-  ptx::fence_proxy_async();
-  make_inverse(memory, warp, y);
-  __syncthreads();
-}
-
-// W, U0 and T, and all that is left to be written into shared memory.
-template <class Config>
-__device__ __forceinline__ void make_products(const KdaPrepareParams& params, uint32_t block,
-                                              const KdaPrepareMemory<Config>& memory, KdaPrepareBarriers& barriers,
-                                              const KdaRowScales<Config>& scales, const KdaAqkFragments& aqk) {
-  const auto warp = KdaPrepareWarp<Config>::here(block);
-  uint32_t t[4][4], w[Config::kSteps][4], u0[4][4];
-  KdaTwoTerms terms;
-  load_t_rows(memory, warp, t);
-  multiply_by_beta(memory, warp, t);
-  multiply_w(memory, scales, t, w);
-  if (params.with_u0) {
-    split(memory, warp, t, terms);
-    ptx::mbarrier_wait(&barriers.v, 0);
-    multiply_u0<Config>(memory.u0(), scales, terms, u0);
-  }
-  if (params.t_images != nullptr && threadIdx.x == 0) ptx::bulk_wait_group_read<0>();  // Kr has left
-  __syncthreads();
-  if (params.t_images != nullptr) store_t(memory, warp, scales, memory.kr());
-  store_aqk(memory, warp, aqk);
-  store_rows(warp, memory.w(), w);
-  if (params.with_u0) {
-    store_rows(warp, memory.u0(), u0);
-    for (int panel = 1; panel < params.record.value_panels; ++panel) {
-      const uint32_t v_panel = memory.u0() + panel * kKdaPanelBytes;
-      multiply_u0<Config>(v_panel, scales, terms, u0);
-      __syncthreads();
-      store_rows(warp, v_panel, u0);
-    }
-  }
-  if constexpr (!Config::kQkL2Norm) {
-    __syncthreads();
-    finish_norms(memory, threadIdx.x);
-  }
-  ptx::fence_proxy_async();
-  __syncthreads();
+  finish_diagonal_block(memory, warp, scales, deep, blocks, aqk.diagonal);
+  __syncwarp();
+  invert_diagonal_block(memory, warp);
+  __syncwarp();
+  make_off_diagonal(memory, warp, scales, queries, aqk, y);
+  begin_inverse(memory, warp, y);
 }
 
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiprocessor)
     kda_prepare_kernel(const __grid_constant__ KdaPrepareParams params) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Memory = KdaPrepareMemory<Config>;
   extern __shared__ __align__(kSwizzleAtomBytes) uint8_t image[];
-  const uint32_t image_address = ptx::shared_address(image);
-  const KdaPrepareMemory<Config> memory{image_address, image_address + params.record.bytes()};
-  auto& barriers = *reinterpret_cast<KdaPrepareBarriers*>(image + params.record.bytes() + memory.kBarrierOffset);
+  const Memory memory{ptx::shared_address(image)};
+  auto& barriers = *reinterpret_cast<KdaPrepareBarriers*>(image + Memory::kBarriers);
   const uint32_t chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
   const KdaChunk chunk = params.chunks[chunk_idx];
   KdaPrepareScalars<Config> scalars;
@@ -130,7 +88,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   if (threadIdx.x == Config::kThreads - 1) {  // of a warp that has no betas to load
     ptx::mbarrier_init(&barriers.g, 1);
     ptx::mbarrier_init(&barriers.qk, 1);
-    ptx::mbarrier_init(&barriers.v, 1);
     ptx::fence_mbarrier_init();
     load_tiles<Config>(params, chunk, head, image, barriers);
   }
@@ -148,32 +105,43 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   bool deep[2] = {false, false};
   KdaDiagonalBlocks blocks;
   KdaQueryFragments<Config> queries;
-  KdaAqkFragments aqk;
   decay_rows(params, chunk, head, scalars.a_log, block, memory, barriers, scales, deep, blocks, queries);
-  constexpr KdaRecordLayout kLayout = KdaPrepareMemory<Config>::kLayout;
-  const auto store = [&](int begin, int end) {
-    uint8_t* const record = params.records + static_cast<int64_t>(blockIdx.x) * params.record.bytes();
-    ptx::bulk_store(record + begin, image + begin, end - begin);
+  constexpr KdaRecordLayout kRecord = Memory::kRecord;
+  // One thread: a part of the record leaves.
+  const auto store = [&](int record_offset, int image_offset, int bytes) {
+    uint8_t* const record = params.records + static_cast<int64_t>(blockIdx.x) * kRecord.bytes();
+    ptx::bulk_store(record + record_offset, image + image_offset, bytes);
+    ptx::bulk_commit_group();
   };
   if (threadIdx.x == 0) {
-    store(kLayout.kr(), kLayout.aqk());  // and Qd
-    ptx::bulk_commit_group();
+    store(kRecord.kr(), Memory::kKr, Memory::kTileBytes);
+    store(kRecord.qd(), Memory::kQd, Memory::kTileBytes);
   }
-  invert(block, memory, scales, deep, blocks, queries, aqk);
-  make_products(params, block, memory, barriers, scales, aqk);
+  KdaAqkFragments aqk;
+  KdaOffDiagonalFragments y;
+  multiply_blocks(block, memory, scales, deep, blocks, queries, aqk, y);
+  if (threadIdx.x == 0) ptx::bulk_wait_group_read<0>();  // Kr and Qd have left
+  __syncthreads();
+
+  continue_inverse(memory, KdaPrepareWarp<Config>::here(block), scales, y);
+  store_aqk(memory, KdaPrepareWarp<Config>::here(block), aqk);
+  store_decayed_keys(memory, KdaPrepareWarp<Config>::here(block), scales, queries);
+  ptx::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    store(kRecord.kd(), Memory::kKd, Memory::kTileBytes);
+    store(kRecord.aqk(), Memory::kAqk, kKdaPanelBytes);
+  }
+  finish_inverse(memory, KdaPrepareWarp<Config>::here(block), scales, y);
+  if constexpr (!Config::kQkL2Norm) {
+    __syncthreads();
+    finish_norms(memory, threadIdx.x);
+  }
+  ptx::fence_proxy_async();
+  __syncthreads();
   if (threadIdx.x != 0) return;
-  store(kLayout.w(), kLayout.kr());
-  if (params.with_u0) {
-    store(kLayout.aqk(), params.record.bytes());
-  } else {
-    store(kLayout.aqk(), kLayout.u0());
-    store(params.record.decay(), params.record.bytes());
-  }
-  if (params.t_images != nullptr) {
-    uint8_t* const t_image = params.t_images + static_cast<int64_t>(blockIdx.x) * kKdaPanelBytes;
-    ptx::bulk_store(t_image, image + kLayout.kr(), kKdaPanelBytes);
-  }
-  ptx::bulk_commit_group();
+  store(kRecord.t(), Memory::kT, kKdaPanelBytes);
+  store(kRecord.decay(), Memory::kTail, Memory::kTailBytes);
   ptx::bulk_wait_group_read<0>();
 #endif
 }

@@ -42,14 +42,13 @@ CUtensorMap make_map(const KdaProblem& problem, const TensorView& view) {
 
 }  // namespace
 
-void launch_kda_prepare(const KdaProblem& problem, bool with_u0, void* records, void* t_images, cudaStream_t stream) {
+void launch_kda_prepare(const KdaProblem& problem, void* records, cudaStream_t stream) {
   const RunKdaPrepare run = find_run(problem);
   if (problem.num_chunks == 0) return;
   const ops::KdaOptions& options = *problem.options;
   KdaPrepareParams params{};
   params.tensor_map_q = make_map(problem, problem.q);
   params.tensor_map_k = make_map(problem, problem.k);
-  if (with_u0) params.tensor_map_v = make_map(problem, problem.v);
   params.chunks = problem.chunks;
   if (problem.g.dtype == DType::kFloat32) {
     params.g = problem.g.as<const float>();
@@ -68,8 +67,6 @@ void launch_kda_prepare(const KdaProblem& problem, bool with_u0, void* records, 
   params.dt_bias = problem.dt_bias.as<const float>();
   params.dt_bias_stride = problem.dt_bias.strides[0];
   params.records = static_cast<uint8_t*>(records);
-  params.t_images = static_cast<uint8_t*>(t_images);
-  params.record = problem.record();
   params.value_heads = static_cast<int32_t>(problem.value_heads);
   params.group = problem.group();
   params.key_dim = static_cast<int32_t>(problem.key_dim);
@@ -79,7 +76,6 @@ void launch_kda_prepare(const KdaProblem& problem, bool with_u0, void* records, 
   params.gate = options.gate;
   params.beta_logits = options.beta_logits;
   params.allow_neg_eigval = options.allow_neg_eigval;
-  params.with_u0 = with_u0;
   check_cuda(run(params, problem.num_chunks * params.value_heads, stream), kOperation, "launch of the preparation");
 }
 

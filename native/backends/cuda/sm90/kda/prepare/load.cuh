@@ -12,33 +12,28 @@
 namespace warpgrad::cuda::sm90 {
 
 struct KdaPrepareBarriers {
-  uint64_t g, qk, v;  // each completes once
+  uint64_t g, qk;  // each completes once
 };
 
 // One thread: the tiles of a chunk. Rows of the next sequence may come too.
 template <class Config>
 __device__ __forceinline__ void load_tiles(const KdaPrepareParams& params, const KdaChunk& chunk, int head,
                                            uint8_t* image, KdaPrepareBarriers& barriers) {
-  constexpr KdaRecordLayout kLayout = KdaPrepareMemory<Config>::kLayout;
-  const auto load = [&](const CUtensorMap& map, int tile_head, int panels, int offset, uint64_t* barrier) {
-    for (int panel = 0; panel < panels; ++panel) {
+  using Memory = KdaPrepareMemory<Config>;
+  const auto load = [&](const CUtensorMap& map, int tile_head, int offset, uint64_t* barrier) {
+    for (int panel = 0; panel < Config::kKeyPanels; ++panel) {
       ptx::tensor_load(image + offset + panel * kKdaPanelBytes, map,
                        {panel * kPanelColumns, chunk.token, tile_head, chunk.batch, 0}, barrier);
     }
   };
-  constexpr int kKeyPanels = Config::kKeyPanels;
   const int qk_head = head / params.group;
   if (params.g == nullptr) {
-    ptx::mbarrier_arrive_expect_tx(&barriers.g, kKeyPanels * kKdaPanelBytes);
-    load(params.tensor_map_g, head, kKeyPanels, kLayout.w(), &barriers.g);
+    ptx::mbarrier_arrive_expect_tx(&barriers.g, Memory::kTileBytes);
+    load(params.tensor_map_g, head, Memory::kKd, &barriers.g);
   }
-  ptx::mbarrier_arrive_expect_tx(&barriers.qk, 2 * kKeyPanels * kKdaPanelBytes);
-  load(params.tensor_map_k, qk_head, kKeyPanels, kLayout.kr(), &barriers.qk);
-  load(params.tensor_map_q, qk_head, kKeyPanels, kLayout.qd(), &barriers.qk);
-  if (params.with_u0) {
-    ptx::mbarrier_arrive_expect_tx(&barriers.v, params.record.value_panels * kKdaPanelBytes);
-    load(params.tensor_map_v, head, params.record.value_panels, kLayout.u0(), &barriers.v);
-  }
+  ptx::mbarrier_arrive_expect_tx(&barriers.qk, 2 * Memory::kTileBytes);
+  load(params.tensor_map_k, qk_head, Memory::kKr, &barriers.qk);
+  load(params.tensor_map_q, qk_head, Memory::kQd, &barriers.qk);
 }
 
 // Beta of a token as it stands in memory.
@@ -96,10 +91,10 @@ struct KdaPrepareScalars {
 };
 
 template <class Config>
-__device__ __forceinline__ void fill_rows(uint32_t tile, int panels, int first_row, uint32_t pair, int thread_idx) {
+__device__ __forceinline__ void fill_rows(uint32_t tile, int first_row, uint32_t pair, int thread_idx) {
   constexpr int kRowChunks = kPanelRowBytes / 16;
   const int chunks = (kKdaChunkRows - first_row) * kRowChunks;
-  for (int panel = 0; panel < panels; ++panel) {
+  for (int panel = 0; panel < Config::kKeyPanels; ++panel) {
     for (int i = thread_idx; i < chunks; i += Config::kThreads) {
       ptx::st_shared_v4(tile + panel * kKdaPanelBytes + first_row * kPanelRowBytes + 16 * i,
                         make_uint4(pair, pair, pair, pair));
@@ -115,16 +110,11 @@ __device__ __forceinline__ void mask_rows(const KdaPrepareParams& params, const 
   if (params.g == nullptr) {
     ptx::mbarrier_wait(&barriers.g, 0);
     const uint32_t no_decay = params.gate == ops::GateKind::kGiven ? 0 : kMinusInfinities;
-    fill_rows<Config>(memory.w(), Config::kKeyPanels, rows, no_decay, thread_idx);
+    fill_rows<Config>(memory.kd(), rows, no_decay, thread_idx);
   }
   ptx::mbarrier_wait(&barriers.qk, 0);
-  fill_rows<Config>(memory.kr(), Config::kKeyPanels, rows, 0, thread_idx);
-  fill_rows<Config>(memory.qd(), Config::kKeyPanels, rows, 0, thread_idx);
-  if (params.with_u0) {
-    ptx::mbarrier_wait(&barriers.v, 0);
-    fill_rows<Config>(memory.u0(), params.record.value_panels, rows, 0, thread_idx);
-    ptx::fence_proxy_async();
-  }
+  fill_rows<Config>(memory.kr(), rows, 0, thread_idx);
+  fill_rows<Config>(memory.qd(), rows, 0, thread_idx);
 }
 
 }  // namespace warpgrad::cuda::sm90

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "backends/cuda/sm90/kda/prepare/config.cuh"
@@ -7,53 +8,67 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// Shared memory is the image of the record, and a little behind it. Rooms that are used more than once, in this order:
+// Shared memory: Kd, Kr, Qd and the record's end, and scratch. Rooms that are used more than once, in this order:
 //
-//   W           g | keys for the off-diagonal blocks | keys for W | W
-//   Kr, Qd      k, q | Kr, Qd | T in bfloat16 in the room of Kr, when Kr has left
-//   Aqk         tables of decays a key (behind the rest, with 256 keys) | blocks of A | T in float16 | Aqk
-//   U0          v | U0
+//   Kd          g | keys for the off-diagonal blocks | Kd
+//   Kr, Qd      k, q | Kr, Qd | T and Aqk, when those have left
 //   bias        the gate's bias | decay of block 2
+//   tables      log2 of decays | decays | columns of A, 80 bytes each | T and Y in blocks of float16
 template <class Config>
 struct KdaPrepareMemory {
-  static constexpr KdaRecordLayout kLayout{Config::kKeyPanels, 0};  // no matter how many value panels, up to U0
-  static constexpr int kTableBytes = Config::kKeys * 4;             // one float a key
-  static constexpr int kBarrierOffset = 3 * kTableBytes;            // in the scratch
+  static constexpr KdaRecordLayout kRecord{Config::kKeyPanels};
+  static constexpr int kTileBytes = Config::kKeyPanels * kKdaPanelBytes;
+  static constexpr int kTableBytes = Config::kKeys * 4;  // one float a key
+  static constexpr int kSquareBytes = 16 * 16 * 2;
+  static constexpr int kColumnBytes = 80;  // 16 floats; the banks of neighbours differ
+  static constexpr int kWarpBytes = 16 * kColumnBytes;
   static constexpr int kBarrierBytes = 32;
-  static constexpr bool kTablesInAqk = 14 * kTableBytes <= kKdaPanelBytes;
-  static constexpr int kScratchBytes = kBarrierOffset + kBarrierBytes + (kTablesInAqk ? 0 : 14 * kTableBytes);
 
-  uint32_t image;    // addresses of the shared window
-  uint32_t scratch;  // behind the image
+  static constexpr int kKd = 0, kKr = kTileBytes, kQd = 2 * kTileBytes;
+  static constexpr int kT = kKr, kAqk = kT + kKdaPanelBytes;
+  static constexpr int kTail = 3 * kTileBytes;  // from the record's decay to its end
+  static constexpr int kTailBytes = kRecord.bytes() - kRecord.decay();
+  static constexpr int kKeptTables = kTail + kTailBytes;
+  static constexpr int kBarriers = kKeptTables + 3 * kTableBytes;
+  static constexpr int kTables = kBarriers + kBarrierBytes;
+  static constexpr int kBytes = kTables + std::max(8 * kTableBytes, 4 * kWarpBytes);
+  static_assert(2 * kSquareBytes <= kWarpBytes);
 
-  __device__ __forceinline__ uint32_t w() const { return image + kLayout.w(); }
-  __device__ __forceinline__ uint32_t kr() const { return image + kLayout.kr(); }
-  __device__ __forceinline__ uint32_t qd() const { return image + kLayout.qd(); }
-  __device__ __forceinline__ uint32_t aqk() const { return image + kLayout.aqk(); }
-  __device__ __forceinline__ uint32_t u0() const { return image + kLayout.u0(); }
-  // The record's end is counted from its back.
-  __device__ __forceinline__ uint32_t decay() const { return beta() - (kLayout.beta() - kLayout.decay()); }
-  __device__ __forceinline__ uint32_t q_norm() const { return beta() - 512; }
-  __device__ __forceinline__ uint32_t k_norm() const { return beta() - 256; }
-  __device__ __forceinline__ uint32_t beta() const { return scratch - 256; }
+  uint32_t image;  // address of the shared window
+
+  __device__ __forceinline__ uint32_t kd() const { return image + kKd; }
+  __device__ __forceinline__ uint32_t kr() const { return image + kKr; }
+  __device__ __forceinline__ uint32_t qd() const { return image + kQd; }
+  __device__ __forceinline__ uint32_t aqk() const { return image + kAqk; }
+  __device__ __forceinline__ uint32_t t() const { return image + kT; }
+  __device__ __forceinline__ uint32_t decay() const { return image + kTail; }
+  __device__ __forceinline__ uint32_t q_norm() const { return tail(kRecord.q_norm()); }
+  __device__ __forceinline__ uint32_t k_norm() const { return tail(kRecord.k_norm()); }
+  __device__ __forceinline__ uint32_t beta() const { return tail(kRecord.beta()); }
   // Without the L2 norm, until the norms are written: see KdaRowScales.
-  __device__ __forceinline__ uint32_t k_out() const { return q_norm(); }
-  __device__ __forceinline__ uint32_t t_out() const { return k_norm(); }
+  __device__ __forceinline__ uint32_t beta_in() const { return q_norm(); }
+  __device__ __forceinline__ uint32_t source_out() const { return k_norm(); }
 
-  // Tables; "block" b means the rows 16 b to 16 b + 15: log2 of its decay, the decay from the chunk's start to the
-  // block's, from there to the chunk's end (b = 4: none), and that of block 1.
-  __device__ __forceinline__ uint32_t tables() const {
-    return kTablesInAqk ? aqk() : scratch + kBarrierOffset + kBarrierBytes;
-  }
-  __device__ __forceinline__ uint32_t block_sum(int b) const { return tables() + b * kTableBytes; }
-  __device__ __forceinline__ uint32_t to_start(int b) const { return block_sum(4 + b); }
-  __device__ __forceinline__ uint32_t from_start(int b) const { return block_sum(8 + b); }
-  __device__ __forceinline__ uint32_t block_1() const { return block_sum(13); }
+  // Tables; "block" b means the rows 16 b to 16 b + 15: log2 of its decay, in whose place comes the decay from the
+  // block's start to the chunk's end (b = 4: none), over 2^kSourceLog2; the decay from the chunk's start to the
+  // block's, and those of the blocks 1 and 2.
+  __device__ __forceinline__ uint32_t block_sum(int b) const { return table(b); }
+  __device__ __forceinline__ uint32_t from_start(int b) const { return table(b); }
+  __device__ __forceinline__ uint32_t to_start(int b) const { return b % 3 == 0 ? table(5 + b / 3) : kept_table(b); }
+  __device__ __forceinline__ uint32_t block_1() const { return table(7); }
+  __device__ __forceinline__ uint32_t block_2() const { return bias(); }
+  __device__ __forceinline__ uint32_t bias() const { return kept_table(0); }
 
-  __device__ __forceinline__ uint32_t bias() const { return scratch; }
-  __device__ __forceinline__ uint32_t block_2() const { return scratch; }
-  // The same as to_start(1 or 2), for as long as W takes.
-  __device__ __forceinline__ uint32_t kept_to_start(int b) const { return scratch + b * kTableBytes; }
+  // A's columns of a diagonal block, and then 16 x 16 blocks in float16, of four 8 x 8 matrices each.
+  __device__ __forceinline__ uint32_t columns(int b) const { return image + kTables + b * kWarpBytes; }
+  __device__ __forceinline__ uint32_t t_ii(int b) const { return columns(b); }
+  __device__ __forceinline__ uint32_t t_10() const { return t_ii(1) + kSquareBytes; }
+  __device__ __forceinline__ uint32_t y_2(int j) const { return t_ii(2 * j) + kSquareBytes; }
+
+ private:
+  __device__ __forceinline__ uint32_t tail(int at) const { return image + kTail + at - kRecord.decay(); }
+  __device__ __forceinline__ uint32_t kept_table(int i) const { return image + kKeptTables + i * kTableBytes; }
+  __device__ __forceinline__ uint32_t table(int i) const { return image + kTables + i * kTableBytes; }
 };
 
 // Where a thread stands: in a warp of 16 rows, whose fragments it holds a share of.
@@ -76,10 +91,12 @@ struct KdaPrepareWarp {
   __device__ __forceinline__ uint32_t fragment(uint32_t tile, int step) const {
     return Config::KeyTile::chunk_address(tile, 16 * block + lane_idx % 16, 2 * step + lane_idx / 16);
   }
-  // The 16 x 16 block (row block i, column block j) of a matrix [64, 64].
-  __device__ __forceinline__ uint32_t square(uint32_t tile, int i, int j) const {
-    return Config::Panel::chunk_address(tile, 16 * i + lane_idx % 16, 2 * j + lane_idx / 16);
+  // The 16 x 16 block of the warp's rows and column block j of a matrix [64, 64].
+  __device__ __forceinline__ uint32_t square(uint32_t tile, int j) const {
+    return Config::Panel::chunk_address(tile, 16 * block + lane_idx % 16, 2 * j + lane_idx / 16);
   }
+  // One of KdaPrepareMemory's 16 x 16 blocks.
+  __device__ __forceinline__ uint32_t block_fragment(uint32_t address) const { return address + 16 * lane_idx; }
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -12,7 +12,7 @@ namespace warpgrad::cuda::sm90 {
 
 struct KdaPrepareParams {
   CUtensorMap tensor_map_q, tensor_map_k;  // [wrap][B][H][T][K], see make_rows_map
-  CUtensorMap tensor_map_v, tensor_map_g;  // [wrap][B][HV][T][V or K]; no map of v without U0, none of g in float32
+  CUtensorMap tensor_map_g;                // [wrap][B][HV][T][K]; none in float32
 
   const KdaChunk* chunks;  // [chunks]
   const float* g;          // [B, T, HV, K] in float32, else null; strides in elements
@@ -24,15 +24,13 @@ struct KdaPrepareParams {
   const float* dt_bias;  // [HV, K] or null
   int64_t dt_bias_stride;
 
-  uint8_t* records;   // [chunk][HV] of KdaRecordLayout
-  uint8_t* t_images;  // [chunk][HV] or null
+  uint8_t* records;  // [chunk][HV] of KdaRecordLayout
 
-  KdaRecordLayout record;
   int32_t value_heads, group, key_dim;
   float scale, lower_bound;
   DType beta_dtype;
   ops::GateKind gate;
-  bool beta_logits, allow_neg_eigval, with_u0;
+  bool beta_logits, allow_neg_eigval;
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -14,16 +14,18 @@ namespace warpgrad::cuda::sm90 {
 
 constexpr float kKdaNormEpsilon = 1e-6f;
 
-// Of the rows group() and group() + 8. Products are taken of `in` times the row, so that float16 can hold them. With
-// the L2 norm `out` is 1; without it `in` is a power of two, and results are multiplied by `out` to make up for it:
-//   k = k_out k^,  q = q_out q^ (the scale is in q_in with the norm, in q_out without),  N = k_out N^ k_out,
-//   A^ = beta_in N^ p,  T^ = (I + A^)^-1,  T = t_out T^ / t_out  (each: factor of the row, matrix, of the column)
-// with beta_in = beta k_out^2 / p and t_out = p / k_out. Short keys have a p near k_out^2: beta_in is to be float16,
-// and beta k_out^2 would be too small for it.
+// Of the rows group() and group() + 8. Products are taken of `in` times the row, so that float16 can hold them: of k
+// with k_in where it is the receiving side, with source_in, which beta is in, where it is the source. With the L2 norm
+// `out` is 1; without it k_in and q_in are powers of two, and results are multiplied by `out` to make up for it:
+//   k = k_out k^,  q = q_out q^ (the scale is in q_in with the norm, in q_out without),
+//   beta k = source_out (beta_in k^),  beta_in = beta k_out / source_out,  source_out = p / k_out,
+//   A^ = p N^ beta_in,  T^ = (I + A^)^-1,  T = T^ source_out / source_out  (factor of the row, matrix, of the column,
+//   over that of the row).
+// Short keys have a p near k_out^2: float16 is to hold beta_in k^, and beta k_out^2 would be too small for it.
 template <class Config>
 struct KdaRowScales {
-  float q_in[2], k_in[2];
-  float q_out[2], k_out[2], t_out[2];
+  float q_in[2], k_in[2], source_in[2];
+  float q_out[2], k_out[2], source_out[2];
 
   __device__ __forceinline__ float times_q_out(float x, int row) const {
     return Config::kQkL2Norm ? x : x * q_out[row];
@@ -31,8 +33,14 @@ struct KdaRowScales {
   __device__ __forceinline__ float times_k_out(float x, int row) const {
     return Config::kQkL2Norm ? x : x * k_out[row];
   }
-  __device__ __forceinline__ float times_t_out(float x, int row) const {
-    return Config::kQkL2Norm ? x : x * t_out[row];
+  __device__ __forceinline__ float times_source_out(float x, int row) const {
+    return Config::kQkL2Norm ? x : x * source_out[row];
+  }
+  __device__ __forceinline__ float over_source_out(float x, int row) const {
+    return Config::kQkL2Norm ? x : x * ptx::rcp_approx(source_out[row]);
+  }
+  __device__ __forceinline__ float times_p(float x, int row) const {
+    return Config::kQkL2Norm ? x : x * (k_out[row] * source_out[row]);
   }
 };
 
@@ -103,7 +111,7 @@ __device__ __forceinline__ float inverse_power_of_two(float squares) {
   return __uint_as_float(__float_as_uint(ptx::rsqrt_approx(inside)) & 0x7f800000u);
 }
 
-// The record gets the norms; without them, k_out and t_out stand there until finish_norms().
+// The record gets the norms; without them, beta_in and source_out stand there until finish_norms().
 template <class Config>
 __device__ __forceinline__ KdaRowScales<Config> scale_rows(const KdaPrepareMemory<Config>& memory,
                                                            const KdaPrepareWarp<Config>& warp, float scale) {
@@ -133,7 +141,10 @@ __device__ __forceinline__ KdaRowScales<Config> scale_rows(const KdaPrepareMemor
       }
     }
 #pragma unroll
-    for (int i = 0; i < 2; ++i) scales.q_in[i] *= scale;
+    for (int i = 0; i < 2; ++i) {
+      scales.q_in[i] *= scale;
+      scales.source_in[i] = scales.k_in[i] * (ptx::ld_shared(memory.beta() + row + 32 * i) / Config::kOverSource);
+    }
   } else {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -141,52 +152,39 @@ __device__ __forceinline__ KdaRowScales<Config> scale_rows(const KdaPrepareMemor
       scales.q_in[i] = inverse_power_of_two(q_sums[i]);
       scales.k_out[i] = 1 / scales.k_in[i];
       scales.q_out[i] = scale / scales.q_in[i];
-      scales.t_out[i] = key_balance(scales.k_out[i], ptx::ld_shared(memory.beta() + row + 32 * i)) * scales.k_in[i];
+      const float beta = ptx::ld_shared(memory.beta() + row + 32 * i);
+      scales.source_out[i] = key_balance(scales.k_out[i], beta) * scales.k_in[i];
+      const float beta_in = beta * scales.k_out[i] / scales.source_out[i];
+      scales.source_in[i] = scales.k_in[i] * beta_in;
       if (warp.quad() == 0) {
-        ptx::st_shared(memory.k_out() + row + 32 * i, scales.k_out[i]);
-        ptx::st_shared(memory.t_out() + row + 32 * i, scales.t_out[i]);
+        ptx::st_shared(memory.beta_in() + row + 32 * i, beta_in);
+        ptx::st_shared(memory.source_out() + row + 32 * i, scales.source_out[i]);
       }
     }
   }
   return scales;
 }
 
-// Those of the tokens 2 quad() and the next, + first; 1 with the norm.
+// Of the source tokens 2 quad() and the next, + first.
 template <class Config>
-struct KdaColumnScales {
-  float2 k_out, t_out;
+__device__ __forceinline__ float2 load_source_out(const KdaPrepareMemory<Config>& memory,
+                                                  const KdaPrepareWarp<Config>& warp, int first) {
+  if constexpr (Config::kQkL2Norm) return {1, 1};
+  return ptx::ld_shared_v2(memory.source_out() + (first + 2 * warp.quad()) * 4);
+}
+template <class Config>
+__device__ __forceinline__ float2 load_beta_in(const KdaPrepareMemory<Config>& memory,
+                                               const KdaPrepareWarp<Config>& warp, int first) {
+  const uint32_t table = Config::kQkL2Norm ? memory.beta() : memory.beta_in();
+  return ptx::ld_shared_v2(table + (first + 2 * warp.quad()) * 4);
+}
 
-  __device__ __forceinline__ KdaColumnScales(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
-                                             int first)
-      : k_out{1, 1}, t_out{1, 1} {
-    if constexpr (!Config::kQkL2Norm) {
-      const int at = (first + 2 * warp.quad()) * 4;
-      k_out = ptx::ld_shared_v2(memory.k_out() + at);
-      t_out = ptx::ld_shared_v2(memory.t_out() + at);
-    }
-  }
-  __device__ __forceinline__ float2 balance() const { return {k_out.x * t_out.x, k_out.y * t_out.y}; }
-  __device__ __forceinline__ float2 beta_in(float2 beta) const {
-    return over_t_out({beta.x * k_out.x, beta.y * k_out.y});
-  }
-  __device__ __forceinline__ float2 over_k_out(float2 x) const { return over(x, k_out); }
-  __device__ __forceinline__ float2 over_t_out(float2 x) const { return over(x, t_out); }
-
- private:
-  static __device__ __forceinline__ float2 over(float2 x, float2 powers_of_two) {
-    if constexpr (Config::kQkL2Norm) return x;
-    return {x.x * ptx::rcp_approx(powers_of_two.x), x.y * ptx::rcp_approx(powers_of_two.y)};
-  }
-};
-
-// When nobody reads k_out and t_out any more.
+// When nobody reads beta_in and source_out any more.
 template <class Config>
 __device__ __forceinline__ void finish_norms(const KdaPrepareMemory<Config>& memory, int thread_idx) {
-  if constexpr (!Config::kQkL2Norm) {
-    constexpr int kFloats = 2 * kKdaChunkRows;
-    static_assert(kFloats == Config::kThreads);
-    ptx::st_shared(memory.q_norm() + thread_idx * 4, 1);
-  }
+  constexpr int kFloats = 2 * kKdaChunkRows;
+  static_assert(kFloats == Config::kThreads);
+  ptx::st_shared(memory.q_norm() + thread_idx * 4, 1);
 }
 
 }  // namespace warpgrad::cuda::sm90

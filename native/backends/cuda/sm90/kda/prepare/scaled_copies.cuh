@@ -77,7 +77,7 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
     uint32_t q[4], k[4], qd[4], kr[4];
     ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
     ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
-    float2 k_scaled[4], k_minus[4];
+    float2 source[4], k_minus[4];
     KdaDiagonalFactors factors[2];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
@@ -86,10 +86,10 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
       const float l_x = L[2 * step + n][2 * i], l_y = L[2 * step + n][2 * i + 1];
       const float decay_x = ptx::ex2_approx(l_x), decay_y = ptx::ex2_approx(l_y);
       const float2 k_pair = ptx::widen_pair<kBf16>(k[m]), q_pair = ptx::widen_pair<kBf16>(q[m]);
-      k_scaled[m] = {k_pair.x * scales.k_in[i], k_pair.y * scales.k_in[i]};
-      const float k_plus_x = k_scaled[m].x * decay_x, k_plus_y = k_scaled[m].y * decay_y;
+      source[m] = {k_pair.x * scales.source_in[i], k_pair.y * scales.source_in[i]};
+      const float k_plus_x = k_pair.x * scales.k_in[i] * decay_x, k_plus_y = k_pair.y * scales.k_in[i] * decay_y;
       const float q_plus_x = q_pair.x * scales.q_in[i] * decay_x, q_plus_y = q_pair.y * scales.q_in[i] * decay_y;
-      k_minus[m] = {k_scaled[m].x * ptx::ex2_approx(-l_x), k_scaled[m].y * ptx::ex2_approx(-l_y)};
+      k_minus[m] = {source[m].x * ptx::ex2_approx(-l_x), source[m].y * ptx::ex2_approx(-l_y)};
 
       queries.q[step][m] = ptx::cvt_pair<kFp16>(q_plus_x, q_plus_y);
       queries.k[step][m] = ptx::cvt_pair<kFp16>(k_plus_x, k_plus_y);
@@ -104,21 +104,22 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
     if (deep) {
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
-        const float2 l_end = ptx::ld_shared_v2(memory.block_sum(block) + (16 * step + m / 2 * 8 + 2 * warp.quad()) * 4);
         const float (&l)[4] = L[2 * step + m / 2];
-        k_minus[m] = {k_scaled[m].x * ptx::ex2_approx(l_end.x - l[m % 2 * 2]),
-                      k_scaled[m].y * ptx::ex2_approx(l_end.y - l[m % 2 * 2 + 1])};
+        const float l_end_x = __shfl_sync(~0u, l[2], 28 + warp.quad());  // of the last row
+        const float l_end_y = __shfl_sync(~0u, l[3], 28 + warp.quad());
+        k_minus[m] = {source[m].x * ptx::ex2_approx(l_end_x - l[m % 2 * 2]),
+                      source[m].y * ptx::ex2_approx(l_end_y - l[m % 2 * 2 + 1])};
       }
     }
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       const float2 end = ptx::ld_shared_v2(to_end + (16 * step + m / 2 * 8 + 2 * warp.quad()) * 4);
-      kr[m] = ptx::cvt_pair<kBf16>(scales.times_k_out(k_minus[m].x * end.x, m % 2),
-                                   scales.times_k_out(k_minus[m].y * end.y, m % 2));
+      kr[m] = ptx::cvt_pair<kBf16>(scales.times_source_out(k_minus[m].x * end.x, m % 2),
+                                   scales.times_source_out(k_minus[m].y * end.y, m % 2));
     }
     ptx::stmatrix_x4(warp.fragment(memory.qd(), step), qd[0], qd[1], qd[2], qd[3]);
     ptx::stmatrix_x4(warp.fragment(memory.kr(), step), kr[0], kr[1], kr[2], kr[3]);
-    const uint32_t copy = warp.fragment(memory.w(), step);
+    const uint32_t copy = warp.fragment(memory.kd(), step);
     if (block < 3) store_key_copy(warp, k_minus, copy_decay, step, copy);
     if (block == 0) store_key_copy(warp, k_minus, memory.to_start(deep ? 0 : 1), step, copy + 48 * kPanelRowBytes);
   }
