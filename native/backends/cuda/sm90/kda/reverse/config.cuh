@@ -15,6 +15,9 @@ struct KdaReverseConfig {
   // Chosen
   static constexpr int kKeyPanels = kNumKeyPanels;
   static constexpr int kStages = kKeyPanels == 1 ? 4 : kKeyPanels == 2 ? 3 : 2;  // chunks on their way or in work
+  // T and Aqk are read early in a step and long before those of the next chunk are needed, so where room is short there
+  // is one place for each, that is filled again during the step.
+  static constexpr bool kSquaresInStage = kKeyPanels <= 2;
   // dS becomes an operand in parts of so many panels: their fragments stay in registers until they are stored.
   static constexpr int kPartPanels = std::min(kKeyPanels, 2);
   // Reads from shared memory that stand behind products wait for these, so the factors of the next chunk are read
@@ -25,8 +28,9 @@ struct KdaReverseConfig {
   static constexpr int kThreads = kWarpgroupThreads + 2 * kWarpThreads;  // consumers, producer, storer
   static constexpr int kKeys = kKeyPanels * kPanelColumns;
   static constexpr int kParts = kKeyPanels / kPartPanels;
-  using KeyTile = SwizzledTile<kKdaChunkRows, kKeys>;             // W, Kr, Qd [token, key]; dSᵀ [value, key]
-  using SquareTile = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // Aqk [token, token]; dO, dU [token, value]
+  static constexpr int kSquares = kSquaresInStage ? kStages : 1;
+  using KeyTile = SwizzledTile<kKdaChunkRows, kKeys>;             // Kd, Kr, Qd [token, key]; dSᵀ [value, key]
+  using SquareTile = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // T, Aqk [token, token]; dO, dv [token, value]
 
   // Guarded
   static_assert(kKeyPanels == 1 || kKeyPanels == 2 || kKeyPanels == 4);

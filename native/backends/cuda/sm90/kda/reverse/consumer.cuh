@@ -15,10 +15,11 @@ namespace warpgrad::cuda::sm90 {
 // The warpgroup that goes through the chunks. Everything is transposed, so that what one product makes is the left
 // operand of the next as it lies in registers:
 //
-//   1  dUᵀ  = dOᵀ Aqk                 [64 values, 64 tokens]
-//   2  dUᵀ += dSᵀ Krᵀ
-//   3  dSᵀ  = dSᵀ diag(d) + dOᵀ Qd    [64 values, keys]
-//   4  dSᵀ −= dUᵀ W
+//   1  dEᵀ  = dOᵀ Aqk                 [64 values, 64 tokens]
+//   2  dEᵀ += dSᵀ Krᵀ
+//   3  dvᵀ  = dEᵀ T
+//   4  dSᵀ  = dSᵀ diag(d) + dOᵀ Qd    [64 values, keys]
+//   5  dSᵀ −= dvᵀ Kd
 template <class Config>
 class KdaReverseConsumer {
  public:
@@ -63,24 +64,27 @@ class KdaReverseConsumer {
 
   __device__ __forceinline__ void start() {
 #pragma unroll
-    for (float& value : accum_du_) value = 0;
+    for (float& value : accum_values_) value = 0;
     const int rows = params_.chunks[block_.chunk(0)].rows;
     ptx::mbarrier_wait(&storage_.bar_full[0], 0);
+    if constexpr (!Config::kSquaresInStage) ptx::mbarrier_wait(&storage_.bar_aqk_full, 0);
     load_d_out();
     if (rows < kKdaChunkRows) clear_d_out_from(rows);
     multiply_d_out_aqk();
     ptx::wgmma_wait_group<0>();
-    ptx::pin_registers(accum_du_);
+    ptx::pin_registers(accum_values_);
     convert_d_state(0);
     if constexpr (Config::kReadsDecayAhead) load_decay();
   }
 
-  // Products 2, 3, 4 of one chunk, and 1 of the next.
+  // Products 2 to 5 of one chunk, and 1 of the next. Those that form the chain from one dS to the next are 2, 3 and 5;
+  // halves of 4 and product 1 fill the tensor cores while dE, dv and dS are converted.
   __device__ __forceinline__ void run_step(int step, int num_chunks) {
     // NOTE: ptxas cannot follow products in flight over the loop's edge, so the last one of the step before ends here.
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(frag_d_out_);
-    ptx::pin_registers(accum_du_);
+    ptx::pin_registers(accum_values_);
+    if constexpr (!Config::kSquaresInStage) ptx::mbarrier_arrive(&storage_.bar_aqk_empty);
     multiply_d_state_kr(0);
     ptx::pin_registers(accum_d_state_);
 #pragma unroll
@@ -93,26 +97,40 @@ class KdaReverseConsumer {
     ptx::bar_warp_sync();
     if constexpr (!Config::kReadsDecayAhead) load_decay();
     decay_d_state();
-    multiply_d_out_qd();
+    multiply_d_out_qd<0>();
     ptx::bar_warp_sync();
 
-    ptx::wgmma_wait_group<1>();  // dU is complete, product 3 runs
-    ptx::pin_registers(accum_du_);
+    ptx::wgmma_wait_group<1>();  // dE is complete
+    ptx::pin_registers(accum_values_);
+    convert_values();
+    if constexpr (!Config::kSquaresInStage) ptx::mbarrier_wait(&storage_.bar_t_full, step & 1);
+    multiply_de_t();
+    multiply_d_out_qd<1>();
+    ptx::bar_warp_sync();
+    store_d_state(Config::kParts - 1);
+
+    ptx::wgmma_wait_group<1>();  // dv is complete
+    ptx::pin_registers(accum_values_);
+    ptx::pin_registers(frag_values_);
+    if constexpr (!Config::kSquaresInStage) ptx::mbarrier_arrive(&storage_.bar_t_empty);
     // Asked early, because the answer takes a while.
     RingPosition<Config::kStages> next = ring_;
     next.advance();
     const bool may_go_on =
         step + 1 == num_chunks || ptx::mbarrier_test_wait(&storage_.bar_full[next.stage], next.parity);
-    convert_du();
-    store_d_state(Config::kParts - 1);
-    store_du();
-    multiply_du_w();
+    convert_values();
+    multiply_dv_kd();
+    ptx::bar_warp_sync();
+    store_dv();
     ptx::bar_warp_sync();
     if (threadIdx.x % kWarpThreads == 0) ptx::mbarrier_arrive(&storage_.bar_out[ring_.stage]);
     uint64_t& bar_empty = storage_.bar_empty[ring_.stage];
     ring_ = next;
     if (!may_go_on) ptx::mbarrier_wait(&storage_.bar_full[ring_.stage], ring_.parity);
-    ptx::wgmma_wait_group<1>();  // product 3 has read dO
+    if constexpr (!Config::kSquaresInStage) {
+      if (step + 1 < num_chunks) ptx::mbarrier_wait(&storage_.bar_aqk_full, (step + 1) & 1);
+    }
+    ptx::wgmma_wait_group<1>();  // product 4 has read dO
     ptx::pin_registers(frag_d_out_);
     load_d_out();  // after the last chunk: of no use, but a branch here costs more
     multiply_d_out_aqk();
@@ -144,13 +162,21 @@ class KdaReverseConsumer {
   }
 
   __device__ __forceinline__ void multiply_d_out_aqk() {
-    const uint64_t aqk = SquareTile::inner_rows_descriptor(stage_address() + offsetof(Stage, aqk));
+    multiply_square(frag_d_out_, SquareTile::inner_rows_descriptor(square_address(storage_.aqk)));
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void multiply_de_t() {
+    multiply_square(frag_values_, SquareTile::inner_rows_descriptor(square_address(storage_.t)));
+    ptx::wgmma_commit_group();
+  }
+
+  __device__ __forceinline__ void multiply_square(const uint32_t* operand, uint64_t square) {
     ptx::wgmma_fence();
 #pragma unroll
     for (int k16 = 0; k16 < kTokenSteps; ++k16) {
-      TokenWgmma::template rs<1>(accum_du_, frag_d_out_ + 4 * k16, aqk + SquareTile::inner_rows_step(k16), k16 > 0);
+      TokenWgmma::template rs<1>(accum_values_, operand + 4 * k16, square + SquareTile::inner_rows_step(k16), k16 > 0);
     }
-    ptx::wgmma_commit_group();
   }
 
   __device__ __forceinline__ void convert_d_state(int part) {
@@ -167,7 +193,7 @@ class KdaReverseConsumer {
     ptx::wgmma_fence();
 #pragma unroll
     for (int k16 = 0; k16 < kPartSteps; ++k16) {
-      TokenWgmma::template rs<0>(accum_du_, frag_d_state_ + 4 * k16,
+      TokenWgmma::template rs<0>(accum_values_, frag_d_state_ + 4 * k16,
                                  kr + KeyTile::inner_columns_step(part * kPartSteps + k16), 1);
     }
     ptx::wgmma_commit_group();
@@ -190,41 +216,42 @@ class KdaReverseConsumer {
     ptx::pin_registers(accum_d_state_);
   }
 
+  template <int kHalf>
   __device__ __forceinline__ void multiply_d_out_qd() {
     const uint64_t qd = KeyTile::inner_rows_descriptor(stage_address() + offsetof(Stage, qd));
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k16 = 0; k16 < kTokenSteps; ++k16) {
+    for (int k16 = kHalf * kTokenSteps / 2; k16 < (kHalf + 1) * kTokenSteps / 2; ++k16) {
       KeyWgmma::template rs<1>(accum_d_state_, frag_d_out_ + 4 * k16, qd + KeyTile::inner_rows_step(k16), 1);
     }
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void convert_du() {
+  __device__ __forceinline__ void convert_values() {
 #pragma unroll
     for (int i = 0; i < 4 * kTokenSteps; ++i) {
-      frag_du_[i] = ptx::cvt_pair<kType>(accum_du_[2 * i], accum_du_[2 * i + 1]);
+      frag_values_[i] = ptx::cvt_pair<kType>(accum_values_[2 * i], accum_values_[2 * i + 1]);
     }
-    ptx::pin_registers(frag_du_);
+    ptx::pin_registers(frag_values_);
   }
 
-  __device__ __forceinline__ void multiply_du_w() {
-    const uint64_t w = KeyTile::inner_rows_descriptor(stage_address() + offsetof(Stage, w));
+  __device__ __forceinline__ void multiply_dv_kd() {
+    const uint64_t kd = KeyTile::inner_rows_descriptor(stage_address() + offsetof(Stage, kd));
     ptx::wgmma_fence();
 #pragma unroll
     for (int k16 = 0; k16 < kTokenSteps; ++k16) {
-      KeyWgmma::template rs<1, -1>(accum_d_state_, frag_du_ + 4 * k16, w + KeyTile::inner_rows_step(k16), 1);
+      KeyWgmma::template rs<1, -1>(accum_d_state_, frag_values_ + 4 * k16, kd + KeyTile::inner_rows_step(k16), 1);
     }
     ptx::wgmma_commit_group();
   }
 
   // Where this very warp has read dO.
-  __device__ __forceinline__ void store_du() {
+  __device__ __forceinline__ void store_dv() {
     const uint32_t address =
         SquareTile::chunk_address(stage_address() + offsetof(Stage, d_out), token_row_, token_chunk_);
 #pragma unroll
     for (int k16 = 0; k16 < kTokenSteps; ++k16) {
-      const uint32_t* frag = frag_du_ + 4 * k16;
+      const uint32_t* frag = frag_values_ + 4 * k16;
       ptx::stmatrix_x4_trans(address + k16 * 16 * kPanelRowBytes, frag[0], frag[1], frag[2], frag[3]);
     }
   }
@@ -242,14 +269,17 @@ class KdaReverseConsumer {
   }
 
   __device__ __forceinline__ uint32_t stage_address() const { return stages_address_ + ring_.stage * sizeof(Stage); }
+  __device__ __forceinline__ uint32_t square_address(const SmemTile<SquareTile> (&squares)[Config::kSquares]) const {
+    return ptx::shared_address(&squares[Config::kSquaresInStage ? ring_.stage : 0]);
+  }
 
   Storage& storage_;
   const KdaReverseParams& params_;
   const KdaReverseBlock& block_;
 
   float accum_d_state_[Config::kKeys / 2];
-  float accum_du_[kKdaChunkRows / 2];
-  uint32_t frag_d_out_[4 * kTokenSteps], frag_du_[4 * kTokenSteps];
+  float accum_values_[kKdaChunkRows / 2];  // dE, then dv
+  uint32_t frag_d_out_[4 * kTokenSteps], frag_values_[4 * kTokenSteps];
   uint32_t frag_d_state_[kPartFragments];
   float2 decay_[Config::kKeys / 8];
   RingPosition<Config::kStages> ring_;

@@ -13,51 +13,70 @@ template <class Config>
 __device__ __forceinline__ void run_kda_reverse_producer(KdaReverseStorage<Config>& storage,
                                                          const KdaReverseParams& params, const KdaReverseBlock& block) {
   using Stage = KdaReverseStage<Config>;
-  constexpr uint32_t kDecayBytes = sizeof(storage.decay[0]);
-  constexpr KdaRecordLayout kRecord = {Config::kKeyPanels, 0};
-  static_assert(kRecord.aqk() - kRecord.qd() == offsetof(Stage, aqk) - offsetof(Stage, qd), "loaded at once");
-  const int decay_offset = KdaRecordLayout{Config::kKeyPanels, params.value_panels}.decay();
+  constexpr uint32_t kDecayBytes = sizeof(storage.decay[0]), kSquareBytes = sizeof(storage.t[0]);
+  constexpr KdaRecordLayout kRecord = {Config::kKeyPanels};
+  constexpr uint32_t kStageBytes = sizeof(Stage) + kDecayBytes + (Config::kSquaresInStage ? 2 * kSquareBytes : 0);
   const int num_chunks = block.sequence.num_chunks;
   if (num_chunks == 0) return;
   const KdaChunk first = params.chunks[block.sequence.first_chunk];
   RingPosition<Config::kStages> ring;
-  for (int step = 0; step < num_chunks; ++step, ring.advance()) {
+  RingPosition<1> square;
+  for (int step = 0; step < num_chunks; ++step, ring.advance(), square.advance()) {
     Stage& stage = storage.stages[ring.stage];
     uint64_t* full = &storage.bar_full[ring.stage];
-    const uint8_t* record = params.records + block.image(params, step) * params.record_bytes;
+    const uint8_t* record = params.records + block.image(params, step) * kRecord.bytes();
     const int token = first.token + (num_chunks - 1 - step) * kKdaChunkRows;
+    const auto load_square = [&](void* place, int offset, uint64_t* bar_full, uint64_t* bar_empty) {
+      ptx::mbarrier_wait(bar_empty, square.parity ^ 1);
+      ptx::mbarrier_arrive_expect_tx(bar_full, kSquareBytes);
+      ptx::bulk_load(place, record + offset, kSquareBytes, bar_full);
+    };
     ptx::mbarrier_wait(&storage.bar_empty[ring.stage], ring.parity ^ 1);
-    ptx::mbarrier_arrive_expect_tx(full, sizeof(stage) + kDecayBytes);
-    ptx::bulk_load(&stage.w, record + kRecord.w(), sizeof(stage.w), full);
-    ptx::bulk_load(&stage.qd, record + kRecord.qd(), sizeof(stage.qd) + sizeof(stage.aqk), full);
-    ptx::bulk_load(storage.decay[ring.stage], record + decay_offset, kDecayBytes, full);
-    // dS and dU have to leave first.
+    ptx::mbarrier_arrive_expect_tx(full, kStageBytes);
+    ptx::bulk_load(&stage.kd, record + kRecord.kd(), sizeof(stage.kd), full);
+    ptx::bulk_load(&stage.qd, record + kRecord.qd(), sizeof(stage.qd), full);
+    ptx::bulk_load(storage.decay[ring.stage], record + kRecord.decay(), kDecayBytes, full);
+    if constexpr (Config::kSquaresInStage) {
+      ptx::bulk_load(&storage.t[ring.stage], record + kRecord.t(), kSquareBytes, full);
+      ptx::bulk_load(&storage.aqk[ring.stage], record + kRecord.aqk(), kSquareBytes, full);
+    }
+    // dS and dv have to leave first.
     ptx::mbarrier_wait(&storage.bar_sent[ring.stage], ring.parity ^ 1);
     ptx::bulk_load(&stage.kr, record + kRecord.kr(), sizeof(stage.kr), full);
-    ptx::tensor_load(&stage.d_out, params.tensor_map_d_out, {block.first_value(), token, block.head, first.batch},
+    ptx::tensor_load(&stage.d_out, params.tensor_map_d_out, {block.first_value(), token, block.head, first.batch, 0},
                      full);
+    if constexpr (!Config::kSquaresInStage) {
+      load_square(&storage.aqk[0], kRecord.aqk(), &storage.bar_aqk_full, &storage.bar_aqk_empty);
+      load_square(&storage.t[0], kRecord.t(), &storage.bar_t_full, &storage.bar_t_empty);
+    }
   }
 }
 
-// Another one sends off dU and dS.
+// A warp sends off dv and dS.
 template <class Config>
 __device__ __forceinline__ void run_kda_reverse_storer(KdaReverseStorage<Config>& storage,
                                                        const KdaReverseParams& params, const KdaReverseBlock& block) {
   using Stage = KdaReverseStage<Config>;
+  const bool first_lane = threadIdx.x % kWarpThreads == 0;
   RingPosition<Config::kStages> ring;
+#pragma unroll 1
   for (int step = 0; step < block.sequence.num_chunks; ++step, ring.advance()) {
+    const KdaChunk chunk = params.chunks[block.chunk(step)];
+    Stage& stage = storage.stages[ring.stage];
     ptx::mbarrier_wait(&storage.bar_out[ring.stage], ring.parity);
     // Orders what the consumers wrote before they arrived, too.
     ptx::fence_proxy_async();
-    Stage& stage = storage.stages[ring.stage];
-    const size_t panel = block.image(params, step) * params.value_panels + block.value_panel;
-    ptx::bulk_store(params.du_images + panel * sizeof(stage.d_out), stage.d_out.bytes, sizeof(stage.d_out));
-    ptx::bulk_store(params.d_state_images + panel * sizeof(stage.kr), stage.kr.bytes, sizeof(stage.kr));
-    ptx::bulk_commit_group();
-    ptx::bulk_wait_group_read<0>();
-    ptx::mbarrier_arrive(&storage.bar_sent[ring.stage]);
+    store_token_panel(params.dv, chunk, block.head, block.first_value(), stage.d_out.bytes);
+    __syncwarp();
+    if (first_lane) {
+      const size_t panel = block.image(params, step) * params.value_panels + block.value_panel;
+      ptx::bulk_store(params.d_state_images + panel * sizeof(stage.kr), stage.kr.bytes, sizeof(stage.kr));
+      ptx::bulk_commit_group();
+      ptx::bulk_wait_group_read<0>();
+      ptx::mbarrier_arrive(&storage.bar_sent[ring.stage]);
+    }
   }
-  ptx::bulk_wait_group<0>();
+  if (first_lane) ptx::bulk_wait_group<0>();
 }
 
 }  // namespace warpgrad::cuda::sm90

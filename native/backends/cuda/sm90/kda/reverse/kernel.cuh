@@ -21,17 +21,18 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       ptx::mbarrier_init(&storage.bar_out[i], kConsumerWarps);
       ptx::mbarrier_init(&storage.bar_sent[i], 1);
     }
+    for (uint64_t* full : {&storage.bar_t_full, &storage.bar_aqk_full}) ptx::mbarrier_init(full, 1);
+    for (uint64_t* empty : {&storage.bar_t_empty, &storage.bar_aqk_empty}) ptx::mbarrier_init(empty, kWarpgroupThreads);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
   const KdaReverseBlock block(params);
   const int warp_idx = __shfl_sync(~0u, threadIdx.x / kWarpThreads, 0);
-  const bool first_lane = threadIdx.x % kWarpThreads == 0;
   if (warp_idx < kConsumerWarps) {
     KdaReverseConsumer<Config>(storage, params, block).run();
   } else if (warp_idx == kConsumerWarps) {
-    if (first_lane) run_kda_reverse_producer<Config>(storage, params, block);
-  } else if (first_lane) {
+    if (threadIdx.x % kWarpThreads == 0) run_kda_reverse_producer<Config>(storage, params, block);
+  } else {
     run_kda_reverse_storer<Config>(storage, params, block);
   }
 #endif
