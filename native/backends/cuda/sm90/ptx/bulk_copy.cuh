@@ -16,6 +16,14 @@ __device__ __forceinline__ void tensor_load(void* smem, const CUtensorMap& map, 
   ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_cluster, ::cuda::ptx::space_global, smem, &map, coords, barrier);
 }
 
+// To the L2 cache only.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-cp-async-bulk-prefetch-tensor
+__device__ __forceinline__ void tensor_prefetch(const CUtensorMap& map, const int32_t (&coords)[5]) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(&map), "r"(coords[0]),
+               "r"(coords[1]), "r"(coords[2]), "r"(coords[3]), "r"(coords[4])
+               : "memory");
+}
+
 template <int kRank>
 __device__ __forceinline__ void tensor_store(const CUtensorMap& map, const int32_t (&coords)[kRank], const void* smem) {
   ::cuda::ptx::cp_async_bulk_tensor(::cuda::ptx::space_global, ::cuda::ptx::space_shared, &map, coords, smem);

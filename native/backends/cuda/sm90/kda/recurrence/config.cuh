@@ -9,9 +9,9 @@ namespace warpgrad::cuda::sm90 {
 // What a recurrence gives besides the final state.
 enum class KdaRecurrenceResult {
   kOut,           // o
-  kOutAndImages,  // and what the backward needs: S and U of each chunk
+  kOutAndImages,  // and what the backward needs: S and E of each chunk
   kImages,
-  kSegment,  // only the final state, and that of the transition: from an identity, with U0 = 0
+  kSegment,  // only the final state, and that of the transition: from an identity, with v = 0
 };
 
 template <int kNumKeyPanels, int kNumWarpgroups, KdaRecurrenceResult kWanted>
@@ -21,12 +21,11 @@ struct KdaRecurrenceConfig {
   static constexpr int kWarpgroups = kNumWarpgroups;  // consumers
   static constexpr KdaRecurrenceResult kResult = kWanted;
   static constexpr int kStages = kKeyPanels == 4 ? 2 : 3;
-  // Warpgroups that share 64 columns of V and add up what they have of U and o: the state is too large for one.
+  // Warpgroups that share 64 columns of V and add up what they have of R and o: the state is too large for one.
   static constexpr int kKeyParts = kKeyPanels == 4 ? 2 : 1;
-  // Results leave from room of their own, so that stages are free early; two warpgroups leave none, and results take
-  // the place of operands that have been read.
-  static constexpr bool kOwnRoom = kWarpgroups == 1;
-  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;  // with two consumers
+  // v comes with a stage; two warpgroups leave no room for it and read it themselves, in each other's shadow.
+  static constexpr bool kValuesInStage = kWarpgroups == 1;
+  static constexpr int kProducerRegisters = 64, kConsumerRegisters = 224;  // with two consumers
 
   // Derived
   static constexpr int kValueParts = kWarpgroups / kKeyParts;  // of 64 columns of V
@@ -38,15 +37,17 @@ struct KdaRecurrenceConfig {
       kResult == KdaRecurrenceResult::kImages || kResult == KdaRecurrenceResult::kOutAndImages;
   // Where there are registers for it.
   static constexpr bool kWithChunkStates = kWithOut && !(kWithImages && kKeyParts > 1);
-  static constexpr bool kOutInStage = kWithOut && !kOwnRoom;
-  static constexpr bool kImagesInStage = kWithImages && !kOwnRoom;
-  static constexpr int kOutSlots = kOutInStage ? kStages : kWithImages ? 1 : 2;
-  static constexpr int kImageSlots = kImagesInStage ? kStages : 1;
+  // The image of S leaves from the places of Kd and Qd, once these have been read. E and o take that of T where there
+  // is no other room, or in the case of E no need.
+  static constexpr bool kOutInStage = kWithOut && kKeyParts > 1;
+  static constexpr bool kEInStage = kValueParts == 1;
+  static constexpr int kOutSlots = kOutInStage ? kStages : 1;
   static constexpr bool kMovesRegisters = kWarpgroups > 1;
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
   static constexpr int kConsumerWarps = kConsumerThreads / kWarpThreads;
-  // Who tells that a stage is free: the consumers, or the storer, which comes last where o is in the stage.
-  static constexpr int kStageUsers = kOutInStage ? 1 : kConsumerThreads + (kImagesInStage ? 1 : 0);
+  // Who tells that a stage is free: the consumers and, where images leave from it, the storer; the latter alone where
+  // it has o last.
+  static constexpr int kStageUsers = kOutInStage ? 1 : kConsumerThreads + (kWithImages ? 1 : 0);
   // A producer and a storer warp; setmaxnreg takes whole warpgroups.
   static constexpr int kThreads = kConsumerThreads + (kMovesRegisters ? kWarpgroupThreads : 2 * kWarpThreads);
   using KeyTile = SwizzledTile<kKdaChunkRows, kKeyPanels * kPanelColumns>;

@@ -17,7 +17,7 @@ namespace warpgrad::cuda::sm90 {
 // [64 values, keys] stays in the accumulators, and an accumulator rounded to bfloat16 is the A operand of the next
 // product as it lies.
 //
-//   Uᵀ = U0ᵀ - Sᵀ Wᵀ        oᵀ = Sᵀ Qdᵀ + Uᵀ Aqkᵀ        Sᵀ = Sᵀ diag(d) + Uᵀ Kr
+//   Rᵀ = vᵀ - Sᵀ Kdᵀ     Eᵀ = Rᵀ Tᵀ     oᵀ = Sᵀ Qdᵀ + Eᵀ Aqkᵀ     Sᵀ = Sᵀ diag(d) + Eᵀ Kr
 template <class Config>
 class KdaRecurrenceConsumer {
  public:
@@ -32,7 +32,7 @@ class KdaRecurrenceConsumer {
   using ValueOperand = uint32_t[Config::kValueRegisters / 2];
   using State = float[Config::kStateRegisters];
   using StateOperand = uint32_t[Config::kStateRegisters / 2];
-  // Warpgroups that share values take a part of the tokens each of Aqk U and of what is stored of U and o.
+  // Warpgroups that share values take a part of the tokens each of Aqk E and of what is stored of E and o.
   static constexpr int kOwnTokenSteps = Config::kTokenSteps / Config::kKeyParts;
 
   __device__ __forceinline__ KdaRecurrenceConsumer(Storage& storage, const KdaRecurrenceParams& params,
@@ -64,12 +64,12 @@ class KdaRecurrenceConsumer {
  private:
   __device__ __forceinline__ void run_chunks(State& state) {
     Values out = {};
-    ValueOperand u0;
+    ValueOperand v;
     ptx::mbarrier_wait(&storage_.bar_full[0], 0);
-    load_u0(at_.stage, u0);
+    load_values(0, v);
     for (int i = 0; i < work_.num_chunks; ++i) {
-      Values u;
-      widen(u0, u);
+      Values accum;
+      widen(v, accum);
       // NOTE: here and not at the end of the loop, past which ptxas does not follow products in flight (C7517).
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(state);
@@ -79,7 +79,8 @@ class KdaRecurrenceConsumer {
 
       Stage& stage = storage_.stages[at_.stage];
       StateOperand state_operand;
-      subtract_w_state(stage, state, state_operand, u);
+      subtract_kd_state(stage, state, state_operand, accum);
+      if (!Config::kOutInStage && i > 0) ptx::mbarrier_arrive(&storage_.bar_empty[at_.before().stage]);
       ptx::bar_warp_sync();  // keeps the scaling out of the issue of the products
       scale_state(state);
 
@@ -90,34 +91,45 @@ class KdaRecurrenceConsumer {
         ptx::pin_registers(out_operand);
         ptx::pin_registers(out);
         ptx::pin_registers(state);
-        multiply_qd_state(stage, state_operand, out);
+        multiply_qd_state<0>(stage, state_operand, out);
         ptx::bar_warp_sync();
       }
-      if (i > 0) finish_chunk(out_operand);
 
-      ptx::wgmma_wait_group<Config::kWithOut ? 1 : 0>();  // W S
-      ptx::pin_registers(u);
-      ValueOperand u_operand;
-      round_sum(stage.w, u, u_operand);
-      ptx::pin_registers(u_operand);
+      ptx::wgmma_wait_group<Config::kWithOut ? 1 : 0>();  // Kd S
+      ptx::pin_registers(accum);
+      ValueOperand operand;
+      round_sum(stage.kd, accum, operand);
+      ptx::pin_registers(operand);
+      multiply_t_r(stage, operand, accum);
+      if constexpr (Config::kWithOut) {
+        ptx::pin_registers(out);
+        multiply_qd_state<1>(stage, state_operand, out);
+        ptx::bar_warp_sync();
+        if (i > 0) put_out(out_operand);
+      }
+
+      ptx::wgmma_wait_group<Config::kWithOut ? 1 : 0>();  // T R
+      ptx::pin_registers(accum);
+      round_values(accum, operand);
+      ptx::pin_registers(operand);
       ptx::pin_registers(state);
-      add_products_of_u(stage, u_operand, state, out);
-      if constexpr (Config::kWithImages) put_images(stage, state_operand, u_operand);
+      add_products_of_e(stage, operand, state, out);
+      if constexpr (Config::kWithImages) put_images(stage, state_operand, operand);
 
       at_.advance();
       if (i + 1 < work_.num_chunks) {
         ptx::mbarrier_wait(&storage_.bar_full[at_.stage], at_.parity);
-        load_u0(at_.stage, u0);
+        load_values(i + 1, v);
       }
     }
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(state);
-    ValueOperand out_operand;
     if constexpr (Config::kWithOut) {
+      ValueOperand out_operand;
       ptx::pin_registers(out);
       round_sum(storage_.stages[at_.before().stage].qd, out, out_operand);
+      put_out(out_operand);
     }
-    finish_chunk(out_operand);
   }
 
   __device__ __forceinline__ const KdaSequence& sequence() const { return params_.sequences[work_.sequence]; }
@@ -137,9 +149,10 @@ class KdaRecurrenceConsumer {
     return tile.bytes + key_part_ * Config::kOwnKeyPanels * KeyTile::kPanelBytes;
   }
 
-  // Uᵀ -= Sᵀ Wᵀ. The first half is issued before the second half of Sᵀ is rounded.
-  __device__ __forceinline__ void subtract_w_state(Stage& stage, const State& state, StateOperand& operand, Values& u) {
-    const uint64_t w = KeyTile::inner_columns_descriptor(ptx::shared_address(own_keys(stage.w)));
+  // Rᵀ -= Sᵀ Kdᵀ. The first half is issued before the second half of Sᵀ is rounded.
+  __device__ __forceinline__ void subtract_kd_state(Stage& stage, const State& state, StateOperand& operand,
+                                                    Values& r) {
+    const uint64_t kd = KeyTile::inner_columns_descriptor(ptx::shared_address(own_keys(stage.kd)));
     constexpr int kHalf = Config::kKeySteps / 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -148,11 +161,11 @@ class KdaRecurrenceConsumer {
         operand[j] = ptx::cvt_pair<DType::kBFloat16>(state[2 * j], state[2 * j + 1]);
         asm volatile("" : "+r"(operand[j])::"memory");
       }
-      if (half == 0) ptx::pin_registers(u);
+      if (half == 0) ptx::pin_registers(r);
       ptx::wgmma_fence();
 #pragma unroll
       for (int k = kHalf * half; k < kHalf * (half + 1); ++k) {
-        ValueProduct::template rs<0, -1>(u, operand + 4 * k, w + KeyTile::inner_columns_step(k), 1);
+        ValueProduct::template rs<0, -1>(r, operand + 4 * k, kd + KeyTile::inner_columns_step(k), 1);
       }
     }
     ptx::wgmma_commit_group();
@@ -172,32 +185,45 @@ class KdaRecurrenceConsumer {
     ptx::pin_registers(state);
   }
 
-  // oᵀ = Sᵀ Qdᵀ
+  // oᵀ = Sᵀ Qdᵀ, in two halves of the keys: the tensor cores have the first while R is rounded, the second while E is.
+  template <int kPart>
   __device__ __forceinline__ void multiply_qd_state(Stage& stage, const StateOperand& operand, Values& out) {
     const uint64_t qd = KeyTile::inner_columns_descriptor(ptx::shared_address(own_keys(stage.qd)));
+    constexpr int kHalf = Config::kKeySteps / 2;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < Config::kKeySteps; ++k) {
+    for (int k = kHalf * kPart; k < kHalf * (kPart + 1); ++k) {
       ValueProduct::template rs<0>(out, operand + 4 * k, qd + KeyTile::inner_columns_step(k), k > 0);
     }
     ptx::wgmma_commit_group();
   }
 
-  // Sᵀ += Uᵀ Kr, oᵀ += Uᵀ Aqkᵀ
-  __device__ __forceinline__ void add_products_of_u(Stage& stage, const ValueOperand& u, State& state, Values& out) {
+  // Eᵀ = Rᵀ Tᵀ
+  __device__ __forceinline__ void multiply_t_r(Stage& stage, const ValueOperand& r, Values& e) {
+    const uint64_t t = ScoreTile::inner_columns_descriptor(ptx::shared_address(stage.t.bytes));
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Config::kTokenSteps; ++k) {
+      ValueProduct::template rs<0>(e, r + 4 * k, t + ScoreTile::inner_columns_step(k), k > 0);
+    }
+    ptx::wgmma_commit_group();
+  }
+
+  // Sᵀ += Eᵀ Kr, oᵀ += Eᵀ Aqkᵀ
+  __device__ __forceinline__ void add_products_of_e(Stage& stage, const ValueOperand& e, State& state, Values& out) {
     const uint64_t kr = KeyTile::inner_rows_descriptor(ptx::shared_address(own_keys(stage.kr)));
     const uint64_t aqk = ScoreTile::inner_columns_descriptor(ptx::shared_address(stage.aqk.bytes));
     const int first_step = key_part_ * kOwnTokenSteps;
     uint32_t own_tokens[4 * kOwnTokenSteps];
 #pragma unroll
     for (int j = 0; j < 4 * kOwnTokenSteps; ++j) {
-      own_tokens[j] = key_part_ == 0 ? u[j] : u[(j + 4 * kOwnTokenSteps) % (4 * Config::kTokenSteps)];
+      own_tokens[j] = key_part_ == 0 ? e[j] : e[(j + 4 * kOwnTokenSteps) % (4 * Config::kTokenSteps)];
     }
     ptx::pin_registers(own_tokens);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Config::kTokenSteps; ++k) {
-      StateProduct::template rs<1>(state, u + 4 * k, kr + KeyTile::inner_rows_step(k), 1);
+      StateProduct::template rs<1>(state, e + 4 * k, kr + KeyTile::inner_rows_step(k), 1);
     }
     ptx::wgmma_commit_group();
     if constexpr (Config::kWithOut) {
@@ -209,21 +235,19 @@ class KdaRecurrenceConsumer {
     }
   }
 
-  // In the shadow of the products of U.
-  __device__ __forceinline__ void put_images(Stage& stage, const StateOperand& state, const ValueOperand& u) {
-    uint32_t u_tile, state_tile;
-    if constexpr (Config::kImagesInStage) {
-      // Qd S: this warp is done with W and Qd. Kr U too where registers are short.
-      if constexpr (Config::kWithOut) ptx::wgmma_wait_group<Config::kKeyParts == 1 ? 2 : 1>();
-      ptx::bar_sync(kBarrierConsumers, Config::kConsumerThreads);
-      u_tile = ptx::shared_address(stage.u0[value_part_].bytes);
-      state_tile = ptx::shared_address(own_keys(value_part_ == 0 ? stage.w : stage.qd));
+  // In the shadow of the products of E.
+  __device__ __forceinline__ void put_images(Stage& stage, const StateOperand& state, const ValueOperand& e) {
+    // Qd S: this warp is done with Kd, T and Qd. Kr E too where registers are short.
+    if constexpr (Config::kWithOut) ptx::wgmma_wait_group<Config::kKeyParts == 1 ? 2 : 1>();
+    ptx::bar_sync(kBarrierConsumers, Config::kConsumerThreads);
+    if constexpr (Config::kEInStage) {
+      put_values(ptx::shared_address(stage.t.bytes), e);
     } else {
-      ptx::mbarrier_wait(&storage_.bar_images_stored[0], images_at_.parity ^ 1);  // those of the chunk before
-      u_tile = ptx::shared_address(&storage_.u_image);
-      state_tile = ptx::shared_address(&storage_.state_image);
+      const RingPosition<Config::kStages> before = at_.before();
+      ptx::mbarrier_wait(&storage_.bar_images_stored[before.stage], before.parity);
+      put_values(ptx::shared_address(storage_.e_image.tiles[value_part_].bytes), e);
     }
-    put_values(u_tile, u);
+    const uint32_t state_tile = ptx::shared_address(own_keys(value_part_ == 0 ? stage.kd : stage.qd));
     const uint32_t thread = ptx::read_thread_idx() % kWarpgroupThreads;
     const uint32_t row = thread / kWarpThreads * 16 + thread % 16, first_chunk = thread % kWarpThreads / 16;
 #pragma unroll
@@ -231,28 +255,23 @@ class KdaRecurrenceConsumer {
       ptx::stmatrix_x4(KeyTile::chunk_address(state_tile, row, 2 * k + first_chunk), state[4 * k], state[4 * k + 1],
                        state[4 * k + 2], state[4 * k + 3]);
     }
-    // In a stage its position serves; another would take registers.
-    hand_over(&storage_.bar_images_full[Config::kImagesInStage ? at_.stage : images_at_.stage]);
-    if constexpr (!Config::kImagesInStage) images_at_.advance();
+    hand_over(&storage_.bar_images_full[at_.stage]);
   }
 
-  // Gives back the stage of the chunk before, whose products are done, and puts its o where it leaves from.
-  __device__ __forceinline__ void finish_chunk(const ValueOperand& out) {
-    const RingPosition<Config::kStages> before = at_.before();
+  // Puts o of the chunk before where it leaves from.
+  __device__ __forceinline__ void put_out(const ValueOperand& out) {
     if constexpr (Config::kOutInStage) {
+      const RingPosition<Config::kStages> before = at_.before();
       if constexpr (Config::kWithImages) {
         ptx::mbarrier_wait(&storage_.bar_images_stored[before.stage], before.parity);
       }
-      put_values(ptx::shared_address(storage_.stages[before.stage].u0[value_part_].bytes), out);
+      put_values(ptx::shared_address(storage_.stages[before.stage].t.bytes), out);
       hand_over(&storage_.bar_out_full[before.stage]);
     } else {
-      ptx::mbarrier_arrive(&storage_.bar_empty[before.stage]);
-      if constexpr (Config::kWithOut) {
-        ptx::mbarrier_wait(&storage_.bar_out_stored[out_at_.stage], out_at_.parity ^ 1);
-        put_values(ptx::shared_address(storage_.out.tiles[out_at_.stage].bytes), out);
-        hand_over(&storage_.bar_out_full[out_at_.stage]);
-        out_at_.advance();
-      }
+      ptx::mbarrier_wait(&storage_.bar_out_stored[0], out_at_.parity ^ 1);
+      put_values(ptx::shared_address(storage_.out.tiles[value_part_].bytes), out);
+      hand_over(&storage_.bar_out_full[0]);
+      out_at_.advance();
     }
   }
 
@@ -262,20 +281,48 @@ class KdaRecurrenceConsumer {
     ptx::mbarrier_arrive(barrier);
   }
 
-  // Between [64 tokens, 64 values] in shared memory and its transpose as an A operand.
-  __device__ __forceinline__ void load_u0(uint32_t stage, ValueOperand& u0) const {
-    const uint32_t tile = ptx::shared_address(storage_.stages[stage].u0[value_part_].bytes) + values_offset_;
+  // vᵀ of chunk i as an A operand. It counts once, and not for a transition.
+  __device__ __forceinline__ void load_values(int i, ValueOperand& v) const {
+    const bool counts = key_part_ == 0 && (!Config::kSegment || work_.value_panel < params_.value_panels);
+    if constexpr (Config::kValuesInStage) {
+      const uint32_t tile = ptx::shared_address(storage_.stages[at_.stage].v.tiles[0].bytes) + values_offset_;
 #pragma unroll
-    for (int k = 0; k < Config::kTokenSteps; ++k) {
-      ptx::ldmatrix_x4_trans(tile + k * 16 * kPanelRowBytes, u0 + 4 * k);
-    }
-    if constexpr (Config::kKeyParts > 1 || Config::kSegment) {
-      // Counts once, and not for a transition.
-      const bool counts = key_part_ == 0 && (!Config::kSegment || work_.value_panel < params_.value_panels);
+      for (int k = 0; k < Config::kTokenSteps; ++k) {
+        ptx::ldmatrix_x4_trans(tile + k * 16 * kPanelRowBytes, v + 4 * k);
+      }
+      const bool is_last = i + 1 == work_.num_chunks;
+      if (!counts || is_last) clear_values_from(counts ? params_.chunks[work_.first_chunk + i].rows : 0, v);
+    } else {
+      const KdaChunk& chunk = params_.chunks[work_.first_chunk + i];
+      const int thread = ptx::read_thread_idx() % kWarpgroupThreads, lane = thread % kWarpThreads;
+      const int first_column = first_value() + thread / kWarpThreads * 16;
+      const int rows = chunk.rows - lane / 4, columns = counts ? params_.value_dim - first_column : 0;
+      const uint16_t* first = params_.v + chunk.batch * params_.v_batch_stride +
+                              (chunk.token + lane / 4) * params_.v_token_stride + work_.head * params_.v_head_stride +
+                              first_column + lane % 4 * 2;
 #pragma unroll
-      for (int j = 0; j < Config::kValueRegisters / 2; ++j) u0[j] = counts ? u0[j] : 0;
+      for (int j = 0; j < Config::kValueRegisters / 2; ++j) {
+        const int row = j / 2 * 8, column = j % 2 * 8;
+        const bool inside = row < rows && column < columns;
+        v[j] = inside ? *reinterpret_cast<const uint32_t*>(first + column) : 0;
+        if (j % 2 == 1) first += 8 * params_.v_token_stride;
+      }
+#pragma unroll
+      for (int j = 0; j < Config::kValueRegisters / 2; ++j) v[j] = ptx::movmatrix_trans(v[j]);
     }
   }
+
+  // Rows that a chunk lacks are another sequence's, or anything.
+  static __device__ __forceinline__ void clear_values_from(int rows, ValueOperand& v) {
+#pragma unroll
+    for (int j = 0; j < Config::kValueRegisters / 2; ++j) {
+      const int token = 16 * (j / 4) + 8 * (j / 2 % 2) + 2 * (threadIdx.x % 4);
+      if (token >= rows) v[j] = 0;
+      if (token + 1 == rows) v[j] &= 0xffff;
+    }
+  }
+
+  // Back from an A operand to [64 tokens, 64 values] in shared memory.
   __device__ __forceinline__ void put_values(uint32_t tile, const ValueOperand& values) const {
 #pragma unroll
     for (int k = 0; k < Config::kTokenSteps; ++k) {
@@ -293,17 +340,20 @@ class KdaRecurrenceConsumer {
       values[2 * j + 1] = pair.y;
     }
   }
+  static __device__ __forceinline__ void round_values(const Values& values, ValueOperand& operand) {
+#pragma unroll
+    for (int j = 0; j < Config::kValueRegisters / 2; ++j) {
+      operand[j] = ptx::cvt_pair<DType::kBFloat16>(values[2 * j], values[2 * j + 1]);
+    }
+  }
   // The sum over the warpgroups that share the values, rounded. Each leaves its part where its keys were in `tile`,
   // whose products are done.
   __device__ __forceinline__ void round_sum(SmemTile<KeyTile>& tile, const Values& values,
                                             ValueOperand& operand) const {
     if constexpr (Config::kKeyParts == 1) {
-#pragma unroll
-      for (int j = 0; j < Config::kValueRegisters / 2; ++j) {
-        operand[j] = ptx::cvt_pair<DType::kBFloat16>(values[2 * j], values[2 * j + 1]);
-      }
+      round_values(values, operand);
     } else {
-      const int thread = threadIdx.x % kWarpgroupThreads;
+      const int thread = ptx::read_thread_idx() % kWarpgroupThreads;
       constexpr int kPartBytes = KeyTile::kBytes / Config::kKeyParts;
       float4* own = reinterpret_cast<float4*>(tile.bytes + key_part_ * kPartBytes) + thread;
       const float4* other = reinterpret_cast<const float4*>(tile.bytes + (1 - key_part_) * kPartBytes) + thread;
@@ -331,7 +381,6 @@ class KdaRecurrenceConsumer {
   uint32_t values_offset_, decay_offset_;
   RingPosition<Config::kStages> at_;
   RingPosition<Config::kOutSlots> out_at_;
-  RingPosition<Config::kImageSlots> images_at_;
 };
 
 }  // namespace warpgrad::cuda::sm90

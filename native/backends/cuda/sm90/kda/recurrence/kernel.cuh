@@ -11,8 +11,6 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
   for (int i = 0; i < Config::kStages; ++i) {
     ptx::mbarrier_init(&storage.bar_full[i], 1);
     ptx::mbarrier_init(&storage.bar_empty[i], Config::kStageUsers);
-  }
-  for (int i = 0; i < Config::kImageSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_images_full[i], Config::kConsumerThreads);
     ptx::mbarrier_init(&storage.bar_images_stored[i], 1);
   }
@@ -44,6 +42,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   Storage& storage = *reinterpret_cast<Storage*>(smem);
   if (threadIdx.x == 0) {
     init_barriers<Config>(storage);
+    ptx::prefetch_tensormap(params.tensor_map_v);
     if constexpr (Config::kWithOut) ptx::prefetch_tensormap(params.tensor_map_out);
   }
   __syncthreads();

@@ -68,7 +68,7 @@ KdaStates segment_view(const KdaProblem& problem, float* segment_states) {
 
 void launch_kda_recurrence(const KdaProblem& problem, const void* records, const TensorView& initial_state,
                            const TensorView& out, const TensorView& final_state, const TensorView& chunk_states,
-                           void* state_images, void* u_images, float* segment_states, cudaStream_t stream) {
+                           void* state_images, void* e_images, float* segment_states, cudaStream_t stream) {
   KdaRecurrenceParams params{};
   params.records = static_cast<const uint8_t*>(records);
   params.chunks = problem.chunks;
@@ -76,11 +76,16 @@ void launch_kda_recurrence(const KdaProblem& problem, const void* records, const
   params.initial_state = KdaStates(initial_state, problem.options->state_vk);
   params.final_state = KdaStates(final_state, problem.options->state_vk);
   params.chunk_states = KdaStates(chunk_states, problem.options->state_vk);
+  if (problem.num_chunks > 0) params.tensor_map_v = make_rows_map(kOperation, problem.v, problem.tokens, kKdaChunkRows);
+  params.v = problem.v.as<const uint16_t>();
+  params.v_batch_stride = problem.v.strides[0];
+  params.v_token_stride = problem.v.strides[1];
+  params.v_head_stride = problem.v.strides[2];
   const bool with_out = out && problem.num_chunks > 0;
   if (with_out) params.tensor_map_out = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
   params.out = out.as<uint16_t>();
   params.state_images = static_cast<uint8_t*>(state_images);
-  params.u_images = static_cast<uint8_t*>(u_images);
+  params.e_images = static_cast<uint8_t*>(e_images);
   params.tokens = problem.tokens;
   params.value_heads = static_cast<int32_t>(problem.value_heads);
   params.value_dim = static_cast<int32_t>(problem.value_dim);

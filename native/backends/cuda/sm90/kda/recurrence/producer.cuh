@@ -8,7 +8,7 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// A thread that keeps the stages full of records.
+// A thread that keeps the stages full of records and v.
 template <class Config>
 class KdaRecurrenceProducer {
  public:
@@ -17,40 +17,53 @@ class KdaRecurrenceProducer {
 
   __device__ __forceinline__ KdaRecurrenceProducer(Storage& storage, const KdaRecurrenceParams& params,
                                                    const KdaRecurrenceWork& work)
-      : storage_(storage), params_(params), work_(work), layout_{Config::kKeyPanels, params.value_panels} {}
+      : storage_(storage), params_(params), work_(work) {}
 
   __device__ __forceinline__ void run() {
-    const int64_t chunk_bytes = static_cast<int64_t>(params_.value_heads) * layout_.bytes();
-    const uint8_t* record = params_.records + work_.first_chunk * chunk_bytes + work_.head * layout_.bytes();
+    if (work_.num_chunks == 0) return;
+    KdaChunk chunk = params_.chunks[work_.first_chunk];
+    const int64_t chunk_bytes = static_cast<int64_t>(params_.value_heads) * kLayout.bytes();
+    const uint8_t* record = params_.records + work_.first_chunk * chunk_bytes + work_.head * kLayout.bytes();
     RingPosition<Config::kStages> at;
     for (int i = 0; i < work_.num_chunks; ++i) {
       ptx::mbarrier_wait(&storage_.bar_empty[at.stage], at.parity ^ 1);
-      load(record, at.stage);
+      load(record, chunk, at.stage);
       record += chunk_bytes;
+      chunk.token += kKdaChunkRows;
       at.advance();
     }
   }
 
  private:
-  // A record starts with W, Kr, Qd and Aqk, in the order of a stage; o alone needs the last two.
-  __device__ __forceinline__ void load(const uint8_t* record, uint32_t stage_idx) const {
+  static constexpr KdaRecordLayout kLayout{Config::kKeyPanels};
+
+  // A record starts with Kd, Kr, T, Qd and Aqk, in the order of a stage; o alone needs the last two.
+  __device__ __forceinline__ void load(const uint8_t* record, const KdaChunk& chunk, uint32_t stage_idx) const {
     Stage& stage = storage_.stages[stage_idx];
     float (&decay)[Config::kKeyPanels * kPanelColumns] = storage_.decay[stage_idx];
     uint64_t* const full = &storage_.bar_full[stage_idx];
-    constexpr uint32_t kKeyBytes = (Config::kWithOut ? 3 : 2) * Config::KeyTile::kBytes;
-    constexpr uint32_t kSharedBytes = kKeyBytes + (Config::kWithOut ? Config::ScoreTile::kBytes : 0);
-    ptx::mbarrier_arrive_expect_tx(full, kSharedBytes + sizeof(stage.u0) + sizeof(decay));
-    ptx::bulk_load(&stage.w, record + layout_.w(), kSharedBytes, full);
-    // That of a transition is not looked at.
-    const int u0_panel = work_.value_panel < layout_.value_panels ? work_.value_panel : 0;
-    ptx::bulk_load(stage.u0, record + layout_.u0() + u0_panel * kKdaPanelBytes, sizeof(stage.u0), full);
-    ptx::bulk_load(decay, record + layout_.decay(), sizeof(decay), full);
+    constexpr uint32_t kRecordBytes = Config::kWithOut ? kLayout.decay() : kLayout.qd();
+    constexpr uint32_t kValueBytes = Config::kValuesInStage ? Config::ValueTile::kBytes : 0;
+    ptx::mbarrier_arrive_expect_tx(full, kRecordBytes + kValueBytes + sizeof(decay));
+    ptx::bulk_load(&stage.kd, record + kLayout.kd(), kRecordBytes, full);
+    // Those of a transition are not looked at.
+    const int value_panel = work_.value_panel < params_.value_panels ? work_.value_panel : 0;
+    if constexpr (Config::kValuesInStage) {
+      ptx::tensor_load(stage.v.tiles, params_.tensor_map_v,
+                       {value_panel * kPanelColumns, chunk.token, work_.head, chunk.batch, 0}, full);
+    } else {
+#pragma unroll
+      for (int part = 0; part < Config::kValueParts; ++part) {
+        ptx::tensor_prefetch(params_.tensor_map_v,
+                             {(value_panel + part) * kPanelColumns, chunk.token, work_.head, chunk.batch, 0});
+      }
+    }
+    ptx::bulk_load(decay, record + kLayout.decay(), sizeof(decay), full);
   }
 
   Storage& storage_;
   const KdaRecurrenceParams& params_;
   const KdaRecurrenceWork& work_;
-  const KdaRecordLayout layout_;
 };
 
 }  // namespace warpgrad::cuda::sm90

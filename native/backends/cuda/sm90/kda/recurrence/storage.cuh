@@ -9,21 +9,23 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 struct KdaRecurrenceStorage {
-  // One chunk's record, or what this block needs of it, but for the decay. Without room of their own the images of S
-  // take the places of W and Qd once these have been read, and that of U, then o, the place of U0.
+  // One chunk's record in its order, or what this block needs of it, but for the decay; then v.
   struct alignas(kSwizzleAtomBytes) Stage {
-    SmemTile<typename Config::KeyTile> w, kr, qd;
+    SmemTile<typename Config::KeyTile> kd, kr;
+    SmemTile<typename Config::ScoreTile> t;
+    SmemTile<typename Config::KeyTile> qd;
     SmemTile<typename Config::ScoreTile> aqk;
-    SmemTile<typename Config::ValueTile> u0[Config::kValueParts];
+    [[no_unique_address]] SmemTiles<Config::kValuesInStage ? 1 : 0, typename Config::ValueTile> v;
   };
   Stage stages[Config::kStages];
-  SmemTiles<Config::kOwnRoom && Config::kWithOut ? Config::kOutSlots : 0, typename Config::ValueTile> out;
-  SmemTiles<Config::kOwnRoom && Config::kWithImages ? 1 : 0, typename Config::ValueTile> u_image;
-  SmemTiles<Config::kOwnRoom && Config::kWithImages ? 1 : 0, typename Config::StateTile> state_image;
+  template <bool kPresent>
+  using ValueTiles = SmemTiles<kPresent ? Config::kValueParts : 0, typename Config::ValueTile>;
+  [[no_unique_address]] ValueTiles<Config::kWithOut && !Config::kOutInStage> out;
+  [[no_unique_address]] ValueTiles<Config::kWithImages && !Config::kEInStage> e_image;
   alignas(16) float decay[Config::kStages][Config::kKeyPanels * kPanelColumns];
 
   uint64_t bar_full[Config::kStages], bar_empty[Config::kStages];
-  uint64_t bar_images_full[Config::kImageSlots], bar_images_stored[Config::kImageSlots];
+  uint64_t bar_images_full[Config::kStages], bar_images_stored[Config::kStages];
   uint64_t bar_out_full[Config::kOutSlots], bar_out_stored[Config::kOutSlots];
 };
 

@@ -42,31 +42,29 @@ class KdaRecurrenceStorer {
     constexpr int64_t kStateBytes = Config::StateTile::kBytes;  // of a value panel
     const int64_t panel =
         (static_cast<int64_t>(chunk_idx) * params_.value_heads + work_.head) * params_.value_panels + work_.value_panel;
-    uint8_t* const u_image = params_.u_images + panel * kKdaPanelBytes;
+    uint8_t* const e_image = params_.e_images + panel * kKdaPanelBytes;
     uint8_t* const state_image = params_.state_images + panel * kStateBytes;
-    if constexpr (Config::kImagesInStage) {
-      const Stage& stage = storage_.stages[images_at_.stage];
-      ptx::bulk_store(u_image, stage.u0, sizeof(stage.u0));
-      ptx::bulk_store(state_image, &stage.w, kStateBytes);
-      if constexpr (Config::kValueParts == 2) ptx::bulk_store(state_image + kStateBytes, &stage.qd, kStateBytes);
+    const Stage& stage = storage_.stages[images_at_.stage];
+    if constexpr (Config::kEInStage) {
+      ptx::bulk_store(e_image, &stage.t, ValueTile::kBytes);
     } else {
-      ptx::bulk_store(u_image, &storage_.u_image, ValueTile::kBytes);
-      ptx::bulk_store(state_image, &storage_.state_image, kStateBytes);
+      ptx::bulk_store(e_image, storage_.e_image.tiles, sizeof(storage_.e_image));
     }
+    ptx::bulk_store(state_image, &stage.kd, kStateBytes);
+    if constexpr (Config::kValueParts == 2) ptx::bulk_store(state_image + kStateBytes, &stage.qd, kStateBytes);
     ptx::bulk_commit_group();
     ptx::bulk_wait_group_read<0>();
-    constexpr bool kFreesStage = Config::kImagesInStage && !Config::kOutInStage;
-    ptx::mbarrier_arrive(kFreesStage ? &storage_.bar_empty[images_at_.stage]
-                                     : &storage_.bar_images_stored[images_at_.stage]);
+    ptx::mbarrier_arrive(&storage_.bar_images_stored[images_at_.stage]);
+    if constexpr (!Config::kOutInStage) ptx::mbarrier_arrive(&storage_.bar_empty[images_at_.stage]);
   }
 
   __device__ __forceinline__ void store_out(const KdaChunk& chunk) {
     ptx::mbarrier_wait(&storage_.bar_out_full[out_at_.stage], out_at_.parity);
     const uint8_t* tiles;
     if constexpr (Config::kOutInStage) {
-      tiles = storage_.stages[out_at_.stage].u0[0].bytes;
+      tiles = storage_.stages[out_at_.stage].t.bytes;
     } else {
-      tiles = storage_.out.tiles[out_at_.stage].bytes;
+      tiles = storage_.out.tiles[0].bytes;
     }
     if (chunk.rows == kKdaChunkRows) {
       if (lane_idx_ == 0) store_whole(tiles, chunk);
@@ -115,7 +113,7 @@ class KdaRecurrenceStorer {
   const KdaRecurrenceParams& params_;
   const KdaRecurrenceWork& work_;
   const int lane_idx_;
-  RingPosition<Config::kImageSlots> images_at_;
+  RingPosition<Config::kStages> images_at_;
   RingPosition<Config::kOutSlots> out_at_;
 };
 
