@@ -124,19 +124,25 @@ struct KdaGateRows {
   }
 };
 
+// A triangle of ones in float16, for sum_decays(). It comes from shared memory, as ptxas makes a left operand anew for
+// each product where it sees through it.
+template <class Config>
+__device__ __forceinline__ void store_triangle(const KdaPrepareMemory<Config>& memory, int thread_idx) {
+  static_assert(Config::kThreads == 16 * 16 / 2);
+  const int row = thread_idx / 8, column = thread_idx % 8 * 2;
+  const uint32_t pair = ptx::cvt_pair<DType::kFloat16>(column <= row ? 1 : 0, column + 1 <= row ? 1 : 0);
+  ptx::st_shared(memory.element(memory.triangle(), row, column), __uint_as_float(pair));
+}
+
 // L = the cumulative sums of log2 of the decays, in the fragments of a left operand: L[2 step + n][0, 1] of row
 // group(), [2, 3] of row group() + 8, columns 16 step + 8 n + 2 quad() and the next. A product with a triangle of ones,
-// tf32 in two terms; the tokens' order in the inner dimension is the one in which ldmatrix delivers them.
+// of two float16 terms.
 template <class Config, class Gate, class Inputs>
 __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
                                            const Gate& gate, const Inputs& inputs, float (&L)[2 * Config::kSteps][4]) {
-  constexpr uint32_t kOne = 0x3f800000u;
-  const uint32_t even = 2 * warp.quad() <= warp.group() ? kOne : 0;
-  const uint32_t odd = 2 * warp.quad() + 1 <= warp.group() ? kOne : 0;
-  uint32_t first_tokens[4] = {even, kOne, odd, kOne};
-  uint32_t last_tokens[4] = {0, even, 0, odd};
-  ptx::pin_registers(first_tokens);  // else ptxas shares the ones, and copies them each time
-  ptx::pin_registers(last_tokens);
+  constexpr auto kFp16 = DType::kFloat16;
+  uint32_t triangle[4];
+  ptx::ldmatrix_x4(warp.block_fragment(memory.triangle()), triangle);
   constexpr int kAhead = Inputs::kStepsAhead, kSlots = kAhead + 1;
   float x[kSlots][2][4];
 #pragma unroll
@@ -144,29 +150,25 @@ __device__ __forceinline__ void sum_decays(const KdaPrepareMemory<Config>& memor
 #pragma unroll
   for (int step = 0; step < Config::kSteps; ++step) {
     if (step + kAhead < Config::kSteps) inputs.load(step + kAhead, x[(step + kAhead) % kSlots]);
-    uint32_t high[2][4], low[2][4];
+    uint32_t high[2][2], low[2][2];
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       float (&own)[4] = x[step % kSlots][n];
       gate.apply(own, ptx::ld_shared(memory.bias() + (16 * step + 8 * n + warp.group()) * 4));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        high[n][i] = __float_as_uint(own[i]) & 0xffffe000u;
-        low[n][i] = __float_as_uint(own[i] - __uint_as_float(high[n][i]));
+      for (int i = 0; i < 2; ++i) {
+        high[n][i] = ptx::cvt_pair<kFp16>(own[2 * i], own[2 * i + 1]);
+        const float2 rounded = ptx::widen_pair<kFp16>(high[n][i]);
+        low[n][i] = ptx::cvt_pair<kFp16>(own[2 * i] - rounded.x, own[2 * i + 1] - rounded.y);
       }
     }
     float (*const sums)[4] = L + 2 * step;
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[i / 4][i % 4] = 0;
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {  // the two sums in turn: each product waits for the one before it
+    for (int n = 0; n < 2; ++n) ptx::mma_m16n8k16<kFp16>(sums[n], triangle, high[n][0], high[n][1]);
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        const uint32_t (&g)[4] = part < 2 ? high[n] : low[n];
-        const int i = part % 2 * 2;
-        ptx::mma_m16n8k8_tf32(sums[n], part % 2 == 0 ? first_tokens : last_tokens, g[i], g[i + 1]);
-      }
-    }
+    for (int n = 0; n < 2; ++n) ptx::mma_m16n8k16<kFp16>(sums[n], triangle, low[n][0], low[n][1]);
     if (warp.group() == 7) {
 #pragma unroll
       for (int n = 0; n < 2; ++n) {

@@ -33,9 +33,7 @@ __device__ __forceinline__ void invert_diagonal_block(const KdaPrepareMemory<Con
 #pragma unroll
   for (int i = 0; i < 8; ++i) {  // the lower lanes store the even rows, the upper ones, with the same columns, the odd
     const uint32_t upper = warp.lane_idx / 16, column = warp.lane_idx % 16, row = 2 * i + upper;
-    const uint32_t matrix = row / 8 + 2 * (column / 8);
-    ptx::st_shared_f16(memory.t_ii(warp.block) + 128 * matrix + row % 8 * 16 + column % 8 * 2,
-                       upper ? x[2 * i + 1] : x[2 * i]);
+    ptx::st_shared_f16(memory.element(memory.t_ii(warp.block), row, column), upper ? x[2 * i + 1] : x[2 * i]);
   }
 }
 

@@ -93,6 +93,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   }
   scalars.load_of_tokens(params, chunk, head);
   scalars.store(params, chunk, memory);
+  store_triangle(memory, threadIdx.x);
   __syncthreads();
   if (chunk.rows < kKdaChunkRows) {
     mask_rows(params, memory, chunk.rows, barriers, threadIdx.x);

@@ -13,7 +13,8 @@ namespace warpgrad::cuda::sm90 {
 //   Kd          g | keys for the off-diagonal blocks | Kd
 //   Kr, Qd      k, q | Kr, Qd | T and Aqk, when those have left
 //   bias        the gate's bias | decay of block 2
-//   tables      log2 of decays | decays | columns of A, 80 bytes each | T and Y in blocks of float16
+//   tables      log2 of decays, and a triangle of ones | decays | columns of A, 80 bytes each | T and Y in blocks of
+//   float16
 template <class Config>
 struct KdaPrepareMemory {
   static constexpr KdaRecordLayout kRecord{Config::kKeyPanels};
@@ -32,7 +33,7 @@ struct KdaPrepareMemory {
   static constexpr int kBarriers = kKeptTables + 3 * kTableBytes;
   static constexpr int kTables = kBarriers + kBarrierBytes;
   static constexpr int kBytes = kTables + std::max(8 * kTableBytes, 4 * kWarpBytes);
-  static_assert(2 * kSquareBytes <= kWarpBytes);
+  static_assert(2 * kSquareBytes <= kWarpBytes && kSquareBytes <= 4 * kTableBytes);
 
   uint32_t image;  // address of the shared window
 
@@ -59,7 +60,13 @@ struct KdaPrepareMemory {
   __device__ __forceinline__ uint32_t block_2() const { return bias(); }
   __device__ __forceinline__ uint32_t bias() const { return kept_table(0); }
 
-  // A's columns of a diagonal block, and then 16 x 16 blocks in float16, of four 8 x 8 matrices each.
+  // 16 x 16 blocks in float16, of four 8 x 8 matrices each.
+  static __device__ __forceinline__ uint32_t element(uint32_t block, int row, int column) {
+    return block + 128 * (row / 8 + 2 * (column / 8)) + 16 * (row % 8) + 2 * (column % 8);
+  }
+  __device__ __forceinline__ uint32_t triangle() const { return table(4); }
+
+  // A's columns of a diagonal block, and then such blocks.
   __device__ __forceinline__ uint32_t columns(int b) const { return image + kTables + b * kWarpBytes; }
   __device__ __forceinline__ uint32_t t_ii(int b) const { return columns(b); }
   __device__ __forceinline__ uint32_t t_10() const { return t_ii(1) + kSquareBytes; }
