@@ -77,44 +77,54 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
     uint32_t q[4], k[4], qd[4], kr[4];
     ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);
     ptx::ldmatrix_x4(warp.fragment(memory.qd(), step), q);
-    float2 source[4], k_minus[4];
-    KdaDiagonalFactors factors[2];
+    float2 k_minus[4];
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      const int n = m / 2, i = m % 2;
+    for (int n = 0; n < 2; ++n) {
       const float2 start = ptx::ld_shared_v2(to_start + (16 * step + 8 * n + 2 * warp.quad()) * 4);
-      const float l_x = L[2 * step + n][2 * i], l_y = L[2 * step + n][2 * i + 1];
-      const float decay_x = ptx::ex2_approx(l_x), decay_y = ptx::ex2_approx(l_y);
-      const float2 k_pair = ptx::widen_pair<kBf16>(k[m]), q_pair = ptx::widen_pair<kBf16>(q[m]);
-      source[m] = {k_pair.x * scales.source_in[i], k_pair.y * scales.source_in[i]};
-      const float k_plus_x = k_pair.x * scales.k_in[i] * decay_x, k_plus_y = k_pair.y * scales.k_in[i] * decay_y;
-      const float q_plus_x = q_pair.x * scales.q_in[i] * decay_x, q_plus_y = q_pair.y * scales.q_in[i] * decay_y;
-      k_minus[m] = {source[m].x * ptx::ex2_approx(-l_x), source[m].y * ptx::ex2_approx(-l_y)};
-
-      queries.q[step][m] = ptx::cvt_pair<kFp16>(q_plus_x, q_plus_y);
-      queries.k[step][m] = ptx::cvt_pair<kFp16>(k_plus_x, k_plus_y);
-      qd[m] =
-          ptx::cvt_pair<kBf16>(scales.times_q_out(q_plus_x * start.x, i), scales.times_q_out(q_plus_y * start.y, i));
-      factors[n].set_q(i, q_plus_x, q_plus_y);
-      // Infinite for deep rows, which no other row's pairs have a part of.
-      factors[n].set_k(i, k_plus_x, k_plus_y, k_minus[m].x, k_minus[m].y);
-      if (i == 1) blocks.add(factors[n]);
+      KdaDiagonalFactors factors;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int m = 2 * n + i;
+        const float l_x = L[2 * step + n][2 * i], l_y = L[2 * step + n][2 * i + 1];
+        const float decay_x = ptx::ex2_approx(l_x), decay_y = ptx::ex2_approx(l_y);
+        const float2 k_pair = ptx::widen_pair<kBf16>(k[m]), q_pair = ptx::widen_pair<kBf16>(q[m]);
+        const float k_plus_x = k_pair.x * scales.k_in[i] * decay_x, k_plus_y = k_pair.y * scales.k_in[i] * decay_y;
+        const float q_plus_x = q_pair.x * scales.q_in[i] * decay_x, q_plus_y = q_pair.y * scales.q_in[i] * decay_y;
+        k_minus[m] = {k_pair.x * scales.source_in[i] * ptx::ex2_approx(-l_x),
+                      k_pair.y * scales.source_in[i] * ptx::ex2_approx(-l_y)};
+        queries.q[step][m] = ptx::cvt_pair<kFp16>(q_plus_x, q_plus_y);
+        queries.k[step][m] = ptx::cvt_pair<kFp16>(k_plus_x, k_plus_y);
+        qd[m] =
+            ptx::cvt_pair<kBf16>(scales.times_q_out(q_plus_x * start.x, i), scales.times_q_out(q_plus_y * start.y, i));
+        factors.set_q(i, q_plus_x, q_plus_y);
+        // Infinite for deep rows, which no other row's pairs have a part of.
+        factors.set_k(i, k_plus_x, k_plus_y, k_minus[m].x, k_minus[m].y);
+      }
+      blocks.add(factors);
     }
     if (deep) {
+      ptx::ldmatrix_x4(warp.fragment(memory.kr(), step), k);  // registers are scarce
 #pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        const float (&l)[4] = L[2 * step + m / 2];
+      for (int n = 0; n < 2; ++n) {
+        const float (&l)[4] = L[2 * step + n];
         const float l_end_x = __shfl_sync(~0u, l[2], 28 + warp.quad());  // of the last row
         const float l_end_y = __shfl_sync(~0u, l[3], 28 + warp.quad());
-        k_minus[m] = {source[m].x * ptx::ex2_approx(l_end_x - l[m % 2 * 2]),
-                      source[m].y * ptx::ex2_approx(l_end_y - l[m % 2 * 2 + 1])};
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float2 k_pair = ptx::widen_pair<kBf16>(k[2 * n + i]);
+          k_minus[2 * n + i] = {k_pair.x * scales.source_in[i] * ptx::ex2_approx(l_end_x - l[2 * i]),
+                                k_pair.y * scales.source_in[i] * ptx::ex2_approx(l_end_y - l[2 * i + 1])};
+        }
       }
     }
 #pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      const float2 end = ptx::ld_shared_v2(to_end + (16 * step + m / 2 * 8 + 2 * warp.quad()) * 4);
-      kr[m] = ptx::cvt_pair<kBf16>(scales.times_source_out(k_minus[m].x * end.x, m % 2),
-                                   scales.times_source_out(k_minus[m].y * end.y, m % 2));
+    for (int n = 0; n < 2; ++n) {
+      const float2 end = ptx::ld_shared_v2(to_end + (16 * step + 8 * n + 2 * warp.quad()) * 4);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float2 k_end = {k_minus[2 * n + i].x * end.x, k_minus[2 * n + i].y * end.y};
+        kr[2 * n + i] = ptx::cvt_pair<kBf16>(scales.times_source_out(k_end.x, i), scales.times_source_out(k_end.y, i));
+      }
     }
     ptx::stmatrix_x4(warp.fragment(memory.qd(), step), qd[0], qd[1], qd[2], qd[3]);
     ptx::stmatrix_x4(warp.fragment(memory.kr(), step), kr[0], kr[1], kr[2], kr[3]);
