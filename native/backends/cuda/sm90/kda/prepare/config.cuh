@@ -18,7 +18,7 @@ struct KdaPrepareConfig {
   static constexpr int kKeyPanels = kPanels;
   static constexpr bool kQkL2Norm = kNorm;
   static constexpr bool kShallow = kShallowGate;
-  static constexpr int kBlocksPerMultiprocessor = kPanels == 1 ? 4 : kPanels == 2 ? 3 : 2;
+  static constexpr int kBlocksPerMultiprocessor = kPanels == 1 ? 4 : kPanels == 4 ? 2 : kShallowGate ? 4 : 3;
 
   // Derived
   static constexpr int kThreads = kWarpgroupThreads;

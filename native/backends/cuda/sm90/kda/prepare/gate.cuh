@@ -45,6 +45,8 @@ struct KdaSoftplusGate {
   }
 };
 
+// A shallow one has no decay to clamp.
+template <bool kShallow>
 struct KdaBoundedGate {
   float a_log2, inverse_bound;  // -a log2(e), 1 / (lower_bound log2(e))
   __device__ __forceinline__ KdaBoundedGate(float a, float lower_bound)
@@ -54,7 +56,8 @@ struct KdaBoundedGate {
   __device__ __forceinline__ void apply(float (&x)[kElements], float bias) const {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      x[i] = clamp_log2_decay(ptx::rcp_approx(ptx::ex2_approx(x[i] * a_log2 + bias) * inverse_bound + inverse_bound));
+      x[i] = ptx::rcp_approx(ptx::ex2_approx(x[i] * a_log2 + bias) * inverse_bound + inverse_bound);
+      if constexpr (!kShallow) x[i] = clamp_log2_decay(x[i]);
     }
   }
 };
@@ -179,13 +182,13 @@ template <class Config, class Visit>
 __device__ __forceinline__ void with_kda_gate(const KdaPrepareParams& params, float a_log, Visit visit) {
   const float a = kda_gate_slope(a_log);
   if (Config::kShallow) {
-    visit(KdaBoundedGate(a, params.lower_bound));
+    visit(KdaBoundedGate<true>(a, params.lower_bound));
   } else if (params.gate == ops::GateKind::kGiven) {
     visit(KdaGivenGate{});
   } else if (params.gate == ops::GateKind::kSoftplus) {
     visit(KdaSoftplusGate{-a});
   } else {
-    visit(KdaBoundedGate(a, params.lower_bound));
+    visit(KdaBoundedGate<false>(a, params.lower_bound));
   }
 }
 

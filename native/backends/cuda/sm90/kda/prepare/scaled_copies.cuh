@@ -98,9 +98,8 @@ __device__ __forceinline__ void make_scaled_copies(const KdaPrepareMemory<Config
       factors[n].set_q(i, q_plus_x, q_plus_y);
       // Infinite for deep rows, which no other row's pairs have a part of.
       factors[n].set_k(i, k_plus_x, k_plus_y, k_minus[m].x, k_minus[m].y);
+      if (i == 1) blocks.add(factors[n]);
     }
-    blocks.add(factors[0]);
-    blocks.add(factors[1]);
     if (deep) {
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
