@@ -2,7 +2,7 @@
 """Writes wgmma_instructions.cuh beside this file: one wrapper a shape and source of A."""
 from pathlib import Path
 
-WIDTHS = [48, 64, 80, 96, 112, 128, 144, 192, 256]
+WIDTHS = [16, 32, 48, 64, 80, 96, 112, 128, 144, 192, 256]
 
 HEAD = """#pragma once
 

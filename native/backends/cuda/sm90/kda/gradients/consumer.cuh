@@ -41,7 +41,10 @@ class KdaGradientsConsumer {
   // Rows past the end of a ragged chunk hold what comes after it in memory: zero, so that nothing of it matters, not
   // even NaN. The images have zeros there; the gate of a zero is masked where it is computed.
   __device__ __forceinline__ void clear_masked_rows(int rows) {
-    if constexpr (!Config::kWide) t_.wait(kKdaDOut);
+    if constexpr (!Config::kWide) {
+      t_.wait(kKdaDV);
+      t_.wait(kKdaDOut);
+    }
     t_.wait(kKdaK);
     t_.wait(kKdaQ);
     t_.wait_g();
@@ -52,7 +55,10 @@ class KdaGradientsConsumer {
         if (i % (kKdaPanelBytes / 16) >= rows * 8) reinterpret_cast<uint4*>(tile)[i] = make_uint4(0, 0, 0, 0);
       }
     };
-    if constexpr (!Config::kWide) clear(storage_.smem_d_out.bytes, 2);
+    if constexpr (!Config::kWide) {
+      clear(storage_.smem_dv.bytes, 2);
+      clear(storage_.smem_d_out.bytes, 2);
+    }
     clear(storage_.smem_k.bytes, 2);
     clear(storage_.smem_q.bytes, 2);
     clear(storage_.smem_g[t_.walk.g_slot()], Config::kGatePanels);
@@ -67,7 +73,27 @@ class KdaGradientsConsumer {
     t_.wait(kKdaK);
     t_.wait(kKdaQ);
     t_.begin_phase();
+    store_q_k();
     KdaPairs<Config>(t_).run(state, decays, gradients);
+  }
+
+  // q k of each token over 64 keys, a warp those of 16 tokens: the diagonal of q k^T, where the A fragment [token][key]
+  // of k is its B fragment, too. The warp's sums of other tokens stay zero.
+  __device__ __forceinline__ void store_q_k() {
+    float low[4] = {}, high[4] = {};
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      uint32_t q[4], k[4];
+      ptx::ldmatrix_x4(t_.row_block(storage_.smem_q.bytes, t_.warpgroup, block), q);
+      ptx::ldmatrix_x4(t_.row_block(storage_.smem_k.bytes, t_.warpgroup, block), k);
+      ptx::mma_m16n8k16<kKdaType>(low, q, k[0], k[2]);
+      ptx::mma_m16n8k16<kKdaType>(high, q, k[1], k[3]);
+    }
+    if (t_.group() >> 1 != t_.quad()) return;
+    const bool odd = t_.group() & 1;
+    float* sums = storage_.key_sums[kKdaSumQK][4 * t_.warpgroup + t_.warp] + 16 * t_.warp + t_.group();
+    sums[0] = odd ? low[1] : low[0];
+    sums[8] = odd ? high[3] : high[2];
   }
 
   // dg: the reverse cumulative sum of dG; then through the gate, with the parts of dA_log and dt_bias.
@@ -107,40 +133,56 @@ class KdaGradientsConsumer {
     }
   }
 
-  // Back through the norm: dx = r (dy - y (y dy)), r = 1 and y dy left out without it.
+  // The diagonal of A, dq_i += a_i beta_i k_i and dk_i += a_i beta_i q_i; then back through the norm:
+  // dx = r (dy - y (y dy)), r = 1 and y dy left out without it.
   __device__ __forceinline__ void finish_norms(const KdaKeyGradients& gradients) {
     const KdaTokenScalars& scalars = t_.token_scalars();
+    const KdaTokenSums& sums = storage_.token_sums;
     ptx::mbarrier_wait(&storage_.bar_token_sums_full, t_.walk.parity());
-    finish_norm(storage_.smem_q.bytes, scalars.q_norm, storage_.q_dq, gradients.dq);
-    finish_norm(storage_.smem_k.bytes, scalars.k_norm, storage_.k_dk, gradients.dk);
+    const uint32_t address_q = t_.key_block(storage_.smem_q.bytes), address_k = t_.key_block(storage_.smem_k.bytes);
+    uint32_t frag_q[4][4], frag_k[4][4];
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      ptx::ldmatrix_x4_trans(address_q + kda_block_step(block), frag_q[block]);
+      ptx::ldmatrix_x4_trans(address_k + kda_block_step(block), frag_k[block]);
+    }
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      const NormTokens q{t_, scalars.q_norm, sums.q_dq, sums.k_to_dq, block};
+      const NormTokens k{t_, scalars.k_norm, sums.k_dk, sums.q_to_dk, block};
+      store_through_norm(address_q + kda_block_step(block), frag_q[block], frag_k[block], q, gradients.dq + 8 * block);
+      store_through_norm(address_k + kda_block_step(block), frag_k[block], frag_q[block], k, gradients.dk + 8 * block);
+    }
     ptx::mbarrier_arrive(&storage_.bar_dqk_full);
   }
 
-  __device__ __forceinline__ void finish_norm(const uint8_t* tile, const float* norms, const float* sums,
-                                              const float (&gradient)[32]) {
-    uint32_t fragment[4][4];
-    float r[4][4], sum[4][4];
-#pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      ptx::ldmatrix_x4_trans(t_.key_block(tile) + kda_block_step(block), fragment[block]);
-      t_.load_tokens(norms, block, r[block]);
-      t_.load_tokens(sums, block, sum[block]);
+  struct NormTokens {
+    float r[4], y_dy[4], from_other[4];
+
+    __device__ __forceinline__ NormTokens(const KdaConsumerThread<Config>& t, const float* norms, const float* sums,
+                                          const float* others, int block) {
+      t.load_tokens(norms, block, r);
+      t.load_tokens(sums, block, y_dy);
+      t.load_tokens(others, block, from_other);
     }
+  };
+
+  __device__ __forceinline__ void store_through_norm(uint32_t address, const uint32_t (&fragment)[4],
+                                                     const uint32_t (&other)[4], const NormTokens& tokens,
+                                                     const float* gradient) {
+    uint32_t out[4];
 #pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      uint32_t out[4];
+    for (int m = 0; m < 4; ++m) {
+      float dx[2];
 #pragma unroll
-      for (int m = 0; m < 4; ++m) {
-        float dx[2];
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int x = 2 * m + e, token = kda_token(x);
-          dx[e] = r[block][token] * fmaf(-kda_element(fragment[block], x), sum[block][token], gradient[8 * block + x]);
-        }
-        out[m] = ptx::cvt_pair<kKdaType>(dx[0], dx[1]);
+      for (int e = 0; e < 2; ++e) {
+        const int x = 2 * m + e, token = kda_token(x);
+        const float dy = fmaf(kda_element(other, x), tokens.from_other[token], gradient[x]);
+        dx[e] = tokens.r[token] * fmaf(-kda_element(fragment, x), tokens.y_dy[token], dy);
       }
-      ptx::stmatrix_x4_trans(t_.key_block(tile) + kda_block_step(block), out[0], out[1], out[2], out[3]);
+      out[m] = ptx::cvt_pair<kKdaType>(dx[0], dx[1]);
     }
+    ptx::stmatrix_x4_trans(address, out[0], out[1], out[2], out[3]);
   }
 
   KdaConsumerThread<Config> t_;

@@ -52,11 +52,10 @@ struct KdaConsumerThread {
         warp(warp_in),
         lane(threadIdx.x % kWarpThreads) {}
 
-  // Keeps what follows from the lane, mostly addresses, from being held in registers from one phase to another; only
-  // where there are none left, since it takes time.
+  // Keeps what follows from the lane, mostly addresses, from being held in registers from one phase to another.
   __device__ __forceinline__ void begin_phase() {
     ptx::bar_warp_sync();
-    if constexpr (Config::kAnyDecay) lane = ptx::read_thread_idx() % kWarpThreads;
+    lane = ptx::read_thread_idx() % kWarpThreads;
   }
 
   __device__ __forceinline__ int group() const { return lane / 4; }
@@ -95,7 +94,7 @@ struct KdaConsumerThread {
     return KdaTokenTile::chunk_address(ptx::shared_address(tile), 16 * warp + (lane & 15),
                                        8 * panel + 2 * block + (lane >> 4));
   }
-  // Address for ldmatrix of a 16 x 16 block of dA or dAqk as B fragments: registers 0, 1 for its first 8 columns of the
+  // Address for ldmatrix of a 16 x 16 block of A or B as B fragments: registers 0, 1 for its first 8 columns of the
   // product, 2, 3 for the others. By rows for sums over j (not transposed), by columns for sums over i (transposed).
   __device__ __forceinline__ uint32_t score_rows(const void* tile, int block_i, int block_j) const {
     return KdaScoreTile::chunk_address(ptx::shared_address(tile), 16 * block_i + 8 * (lane >> 4) + (lane & 7),
@@ -131,9 +130,9 @@ __device__ constexpr uint32_t kda_block_step(int block) {
   return block * 16 * kPanelRowBytes;
 }
 
-// dQd, -P and dKr of the warp's 16 keys, [key][token], and the rows of S ⊙ dS summed over the values.
+// dQd, P and dKr of the warp's 16 keys, [key][token], and the rows of S ⊙ dS summed over the values.
 struct KdaStateGradients {
-  float q[32], m[32], r[32];
+  float q[32], m[32], n[32];
   float s_ds[2];  // of the thread's keys
 };
 
@@ -171,20 +170,6 @@ struct KdaRawBlockRows {
     for (int i = 0; i < 4; ++i) rows.beta[i] = beta[i];
   }
 };
-
-// 16 rows and values of an accumulator dY, with the fragment of v: rounded, beta dY rounded, and the rows of dY v added
-// to `sums`. A thread has rows lane / 4 and 8 further.
-__device__ __forceinline__ void kda_finish_dy_block(const float* dy, const uint32_t* v, const float (&beta)[2],
-                                                    float (&sums)[2], uint32_t (&rounded)[4], uint32_t (&scaled)[4]) {
-#pragma unroll
-  for (int m = 0; m < 4; ++m) {
-    const float x = dy[2 * m], y = dy[2 * m + 1];
-    const float2 pair = ptx::widen_pair<kKdaType>(v[m]);
-    sums[m & 1] = fmaf(x, pair.x, fmaf(y, pair.y, sums[m & 1]));
-    rounded[m] = ptx::cvt_pair<kKdaType>(x, y);
-    scaled[m] = ptx::cvt_pair<kKdaType>(beta[m & 1] * x, beta[m & 1] * y);
-  }
-}
 
 // Adds A B for the 16 columns of B.
 __device__ __forceinline__ void multiply_block(float* sum, const uint32_t* a, const uint32_t (&b)[4]) {

@@ -7,11 +7,15 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// The cumulative log decays G of the thread's keys and tokens, in base 2, and what else the pairs need of them.
+// The cumulative log decays G of the thread's keys and tokens, in base 2.
 struct KdaDecays {
   float g[32];
-  float first[4][2];  // G at the first row of each block, less kKdaReferenceShift: what its rows are taken relative to
-  float last[2];      // G_C
+  float last[2];  // G_C
+
+  // G at the first row of a block, less kKdaReferenceShift: what its rows are taken relative to.
+  __device__ __forceinline__ float first(int block, int key_half) const {
+    return __shfl_sync(~0u, g[8 * block + 2 * key_half], 0, 4) - kKdaReferenceShift;
+  }
 };
 
 // The input of the gate, or its gradient, of the thread's keys in its slot; both in the same places.
@@ -109,13 +113,6 @@ __device__ __forceinline__ void finish_decays(const KdaConsumerThread<Config>& t
   decays.last[0] = decays.last[1] = 0;
   add_up_tokens<false, 16>(t.quad(), decays.g, decays.last);
   add_up_tokens<false, 16>(t.quad(), decays.g + 16, decays.last);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int block = 0; block < 4; ++block) {
-      decays.first[block][half] = __shfl_sync(~0u, decays.g[8 * block + 2 * half], 0, 4) - kKdaReferenceShift;
-    }
-  }
 }
 
 template <class Config>

@@ -77,8 +77,6 @@ template <class Config>
 __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage, const KdaGradientsParams& params) {
   const int lane = threadIdx.x % kWarpThreads;
   for (KdaTileWalk<Config> walk; walk.is_inside(params); walk.advance()) {
-    const KdaTilePlace place = walk.place(params);
-    const KdaChunk chunk = params.chunks[place.chunk];
     const uint32_t slot = walk.scalar_slot();
     ptx::mbarrier_sleep(&storage.bar_token_scalars_full[slot], walk.scalar_parity());
     ptx::mbarrier_sleep(&storage.bar_key_sums_full, walk.parity());
@@ -102,15 +100,15 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
         for (int i = 0; i < kNumKdaKeySums; ++i) sums[i] += exchanged ? storage.other_sums[slot][i][token] : 0;
       }
       const KdaTokenScalars& scalars = storage.token_scalars[slot];
-      storage.q_dq[token] = params.l2_norm ? scalars.q_norm[token] * sums[kKdaSumQ] : 0;
-      storage.k_dk[token] = params.l2_norm ? scalars.k_norm[token] * sums[kKdaSumK] : 0;
-      dbeta[half] = sums[kKdaSumBeta];
-      if constexpr (Config::kWide) {
-        dbeta[half] += storage.dy_v[token];
-      } else {
-        dbeta[half] += storage.value_sums[0][token] + storage.value_sums[1][token];
-      }
       const float beta = scalars.beta[token];
+      const float q_norm = scalars.q_norm[token], k_norm = scalars.k_norm[token];
+      const float a = storage.a_diagonal[token], a_beta = a * beta, q_k = q_norm * k_norm * sums[kKdaSumQK];
+      dbeta[half] = fmaf(a, q_k, sums[kKdaSumSource]);
+      KdaTokenSums& token_sums = storage.token_sums;
+      token_sums.q_dq[token] = params.l2_norm ? q_norm * fmaf(a_beta, q_k, sums[kKdaSumQ]) : 0;
+      token_sums.k_dk[token] = params.l2_norm ? k_norm * fmaf(beta, dbeta[half], sums[kKdaSumM]) : 0;
+      token_sums.k_to_dq[token] = a_beta * k_norm;
+      token_sums.q_to_dk[token] = a_beta * q_norm;
       if (params.beta_top != 0) dbeta[half] *= beta * (1 - beta / params.beta_top);
     }
     ptx::mbarrier_arrive(&storage.bar_token_sums_full);
@@ -119,6 +117,8 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
       ptx::mbarrier_arrive(&storage.bar_scores_empty);
       if (kda_first_key<Config>() > 0) continue;
     }
+    const KdaTilePlace place = walk.place(params);
+    const KdaChunk chunk = params.chunks[place.chunk];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int token = lane + half * kWarpThreads;
@@ -140,11 +140,6 @@ class KdaGradientsStorer {
   __device__ __forceinline__ void run() {
     for (; walk_.is_inside(params_); walk_.advance()) {
       place_ = walk_.place(params_);
-      if constexpr (!Config::kWide) {
-        ptx::mbarrier_sleep(&storage_.bar_dv_full, walk_.parity());
-        store<2, 64, 2>(storage_.smem_v.bytes, params_.tensor_map_dv, params_.dv, params_.value_dim);
-        release(&storage_.bar_empty[kKdaV]);
-      }
       ptx::mbarrier_sleep(&storage_.bar_dg_full, walk_.parity());
       store<Config::kGatePanels, Config::kGatePanelColumns, Config::kGateBytes>(
           storage_.smem_g[walk_.g_slot()], params_.tensor_map_dg, params_.dg, params_.key_dim, first_key_);

@@ -6,6 +6,13 @@
 
 namespace warpgrad::cuda::sm90 {
 
+// Each warp adds to its sums of q k for 16 of the tokens only.
+template <class Config>
+__device__ __forceinline__ void clear_q_k_sums(KdaGradientsStorage<Config>& storage) {
+  auto& sums = storage.key_sums[kKdaSumQK];
+  for (int i = threadIdx.x; i < Config::kConsumerWarps * 64; i += Config::kThreads) sums[i / 64][i % 64] = 0;
+}
+
 // Of g, the scalars and sums; the last to be initialised.
 template <class Config>
 __device__ __forceinline__ void init_sum_barriers(KdaGradientsStorage<Config>& storage) {
@@ -30,11 +37,10 @@ __device__ __forceinline__ void init_sum_barriers(KdaGradientsStorage<Config>& s
 template <class Config>
 __device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& storage) {
   for (int i = 0; i < kNumKdaGradientsInputs; ++i) {
-    const bool freed_by_storer = i == kKdaV || i == kKdaK || i == kKdaQ;
+    const bool freed_by_storer = i == kKdaK || i == kKdaQ;
     ptx::mbarrier_init(&storage.bar_full[i], 1);
     ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? kWarpThreads : Config::kConsumerThreads);
   }
-  ptx::mbarrier_init(&storage.bar_dv_full, Config::kConsumerThreads);
   init_sum_barriers(storage);
 }
 
@@ -45,16 +51,16 @@ __device__ __forceinline__ void clear_panel(uint8_t* panel) {
   }
 }
 
-// Panels that images do not have stay zero: of tiles of all values, and of S and dS.
-template <class Config, int kTiles>
-__device__ __forceinline__ void clear_absent_panels(KdaGradientsStorage<Config>& storage, const KdaRecordLayout& record,
-                                                    SmemTile<KdaTokenTile>* const (&tiles)[kTiles]) {
+// Panels of values and keys that do not exist stay zero.
+template <class Config>
+__device__ __forceinline__ void clear_absent_panels(KdaGradientsStorage<Config>& storage,
+                                                    const KdaGradientsParams& params) {
   for (int value_panel = 0; value_panel < 2; ++value_panel) {
-    const bool present = value_panel < record.value_panels;
-    for (auto* tile : tiles) {
+    const bool present = value_panel < params.value_panels;
+    for (auto* tile : {&storage.smem_e, &storage.smem_dv, &storage.smem_d_out}) {
       if (!present) clear_panel<Config>(tile->bytes + value_panel * kKdaPanelBytes);
     }
-    for (int key_panel = present ? record.key_panels : 0; key_panel < 2; ++key_panel) {
+    for (int key_panel = present ? params.record.key_panels : 0; key_panel < 2; ++key_panel) {
       clear_panel<Config>(storage.smem_state[value_panel].bytes + key_panel * kKdaPanelBytes);
       clear_panel<Config>(storage.smem_d_state[value_panel].bytes + key_panel * kKdaPanelBytes);
     }
@@ -92,7 +98,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   static_assert(sizeof(Storage) <= kMaxSharedMemoryBytes);
   Storage& storage = *reinterpret_cast<Storage*>(smem);
   if (threadIdx.x == 0) init_barriers(storage);
-  clear_absent_panels(storage, params.record, {&storage.smem_u, &storage.smem_du});
+  clear_absent_panels(storage, params);
+  clear_q_k_sums(storage);
   __syncthreads();
   run_roles<Config, KdaGradientsConsumer<Config>, KdaGradientsProducer<Config>>(storage, params);
 #endif

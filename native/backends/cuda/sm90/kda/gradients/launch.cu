@@ -5,6 +5,7 @@
 #include "backends/cuda/sm90/kda/gradients/instance.h"
 #include "backends/cuda/sm90/kda/gradients/wide/config.cuh"
 #include "backends/cuda/sm90/kda/gradients/wide/instance.h"
+#include "backends/cuda/sm90/kda/gradients/wide/scores.cuh"
 #include "backends/cuda/sm90/kda/gradients/wide/scores.h"
 #include "backends/cuda/sm90/kda/stages.h"
 #include "backends/cuda/sm90/tile/attention_operand.h"
@@ -26,31 +27,36 @@ CUtensorMap make_map(const TensorView& view) {
                           {view.shape[0], view.strides[0], 1}});
 }
 
+bool is_wide(const KdaProblem& problem) {
+  return std::max(problem.key_panels, problem.value_panels) > kNarrowPanels;
+}
+
+int32_t num_tiles(const KdaProblem& problem) {
+  return problem.num_chunks * static_cast<int32_t>(problem.value_heads);
+}
+
 KdaGradientsParams make_params(const KdaProblem& problem, const KdaChunkImages& images, const TensorView& d_out,
-                               const KdaGradients& gradients) {
+                               const TensorView& dv, const KdaGradients& gradients, void* scratch) {
   const ops::KdaOptions& options = *problem.options;
   KdaGradientsParams params{};
   params.tensor_map_q = make_map(problem.q);
   params.tensor_map_k = make_map(problem.k);
-  params.tensor_map_v = make_map(problem.v);
-  params.tensor_map_d_out = make_map(d_out);
   params.tensor_map_g = make_map(problem.g);
+  params.tensor_map_dv = make_map(dv);
+  params.tensor_map_d_out = make_map(d_out);
   params.tensor_map_dq = make_map(gradients.dq);
   params.tensor_map_dk = make_map(gradients.dk);
-  params.tensor_map_dv = make_map(gradients.dv);
   params.tensor_map_dg = make_map(gradients.dg);
 
-  params.records = static_cast<uint8_t*>(images.records);
-  params.t = static_cast<const uint8_t*>(images.t);
+  params.records = static_cast<const uint8_t*>(images.records);
   params.states = static_cast<const uint8_t*>(images.states);
-  params.u = static_cast<const uint8_t*>(images.u);
-  params.du = static_cast<uint8_t*>(images.du);
+  params.e = static_cast<const uint8_t*>(images.e);
   params.d_states = static_cast<const uint8_t*>(images.d_states);
+  params.scores = static_cast<uint8_t*>(scratch);
   params.chunks = problem.chunks;
 
   params.dq = gradients.dq.as<uint8_t>();
   params.dk = gradients.dk.as<uint8_t>();
-  params.dv = gradients.dv.as<uint8_t>();
   params.dg = gradients.dg.as<uint8_t>();
   params.dbeta = gradients.dbeta.data;
   params.dbeta_type = gradients.dbeta.dtype;
@@ -65,12 +71,12 @@ KdaGradientsParams make_params(const KdaProblem& problem, const KdaChunkImages& 
   params.scale = options.scale;
   params.l2_norm = options.qk_l2_norm;
 
-  params.num_tiles = problem.num_chunks * static_cast<int32_t>(problem.value_heads);
+  params.num_tiles = num_tiles(problem);
   params.value_heads = static_cast<int32_t>(problem.value_heads);
   params.group = problem.group();
   params.tokens = static_cast<int32_t>(problem.tokens);
   params.key_dim = static_cast<int32_t>(problem.key_dim);
-  params.value_dim = static_cast<int32_t>(problem.value_dim);
+  params.value_panels = problem.value_panels;
   params.key_parts = problem.key_parts();
   params.value_parts = (problem.value_panels + 1) / 2;
   params.record = problem.record();
@@ -118,13 +124,17 @@ cudaError_t run_wide(ops::GateKind gate, DType type, const KdaGradientsParams& p
 
 }  // namespace
 
+size_t kda_gradients_scratch_bytes(const KdaProblem& problem) {
+  return is_wide(problem) ? static_cast<size_t>(num_tiles(problem)) * kKdaScoresBytes : 0;
+}
+
 void launch_kda_gradients(const KdaProblem& problem, const KdaChunkImages& images, const TensorView& d_out,
-                          const KdaGradients& gradients, cudaStream_t stream) {
+                          const TensorView& dv, const KdaGradients& gradients, void* scratch, cudaStream_t stream) {
   if (problem.num_chunks == 0 || problem.value_heads == 0) return;
-  const KdaGradientsParams params = make_params(problem, images, d_out, gradients);
+  const KdaGradientsParams params = make_params(problem, images, d_out, dv, gradients, scratch);
   const int blocks = std::min(params.num_tiles, multiprocessor_count(kOperation) / params.key_parts);
   const DType gate_type = problem.g.dtype;
-  if (std::max(problem.key_panels, problem.value_panels) <= kNarrowPanels) {
+  if (!is_wide(problem)) {
     check_cuda(run(*problem.options, gate_type, params, blocks, stream), kOperation, "launch of the gradients");
     return;
   }

@@ -11,16 +11,16 @@ namespace warpgrad::cuda::sm90 {
 
 struct KdaGradientsParams {
   // [B][H][T][column], boxes of 64 tokens x 128 bytes
-  CUtensorMap tensor_map_q, tensor_map_k, tensor_map_v, tensor_map_d_out, tensor_map_g;
-  CUtensorMap tensor_map_dq, tensor_map_dk, tensor_map_dv, tensor_map_dg;
+  CUtensorMap tensor_map_q, tensor_map_k, tensor_map_g, tensor_map_dv, tensor_map_d_out;
+  CUtensorMap tensor_map_dq, tensor_map_dk, tensor_map_dg;
 
-  // Images, [chunk][value head]; for wide heads dY takes the place of dU, KdaScores that of the record's matrices.
-  uint8_t *records, *du;
-  const uint8_t *t, *states, *u, *d_states;
+  // Images, [chunk][value head]
+  const uint8_t *records, *states, *e, *d_states;
+  uint8_t* scores;  // of wide heads: KdaScores [chunk][value head]
   const KdaChunk* chunks;
 
   // Contiguous [B][T][value heads][...]
-  uint8_t *dq, *dk, *dv, *dg;
+  uint8_t *dq, *dk, *dg;
   void* dbeta;
   DType dbeta_type;
   float beta_top;  // beta = beta_top sigmoid(b); 0: beta is given
@@ -38,7 +38,8 @@ struct KdaGradientsParams {
   int32_t num_tiles;  // chunks x value heads
   int32_t value_heads, group;
   int32_t tokens;
-  int32_t key_dim, value_dim;
+  int32_t key_dim;
+  int32_t value_panels;
   int32_t key_parts, value_parts;  // of 128 columns
   KdaRecordLayout record;
 };

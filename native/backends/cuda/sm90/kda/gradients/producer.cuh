@@ -23,13 +23,11 @@ class KdaGradientsProducer {
       const KdaChunk chunk = params_.chunks[chunk_idx];
       const int qk_head = head / params_.group;
       load_token_scalars();
+      load_e();
+      load_tokens(kKdaDV, storage_.smem_dv.bytes, params_.tensor_map_dv, head, chunk);
+      load_tokens(kKdaDOut, storage_.smem_d_out.bytes, params_.tensor_map_d_out, head, chunk);
       load_states(kKdaState, storage_.smem_state, params_.states);
       load_states(kKdaDState, storage_.smem_d_state, params_.d_states);
-      load_image(kKdaT, storage_.smem_t.bytes, params_.t, kda_t_bytes());
-      load_tokens(kKdaV, storage_.smem_v.bytes, params_.tensor_map_v, head, chunk);
-      load_image(kKdaDU, storage_.smem_du.bytes, params_.du, kda_u_bytes(params_.record.value_panels));
-      load_image(kKdaU, storage_.smem_u.bytes, params_.u, kda_u_bytes(params_.record.value_panels));
-      load_tokens(kKdaDOut, storage_.smem_d_out.bytes, params_.tensor_map_d_out, head, chunk);
       load_g(head, chunk);
       load_tokens(kKdaK, storage_.smem_k.bytes, params_.tensor_map_k, qk_head, chunk);
       load_tokens(kKdaQ, storage_.smem_q.bytes, params_.tensor_map_q, qk_head, chunk);
@@ -43,15 +41,15 @@ class KdaGradientsProducer {
     return &storage_.bar_full[input];
   }
 
-  __device__ __forceinline__ void load_image(KdaGradientsInput input, uint8_t* smem, const uint8_t* images,
-                                             size_t bytes) {
-    uint64_t* full = begin(input, static_cast<uint32_t>(bytes));
-    ptx::bulk_load(smem, images + walk_.tile * bytes, static_cast<uint32_t>(bytes), full);
+  __device__ __forceinline__ void load_e() {
+    const uint32_t bytes = params_.value_panels * kKdaPanelBytes;
+    uint64_t* full = begin(kKdaE, bytes);
+    ptx::bulk_load(storage_.smem_e.bytes, params_.e + static_cast<size_t>(walk_.tile) * bytes, bytes, full);
   }
 
   __device__ __forceinline__ void load_states(KdaGradientsInput input, SmemTile<KdaStateTile>* smem,
                                               const uint8_t* images) {
-    const int value_panels = params_.record.value_panels;
+    const int value_panels = params_.value_panels;
     const uint32_t panel_bytes = params_.record.key_panels * kKdaPanelBytes;
     uint64_t* full = begin(input, value_panels * panel_bytes);
     const uint8_t* image = images + static_cast<size_t>(walk_.tile) * value_panels * panel_bytes;

@@ -6,18 +6,18 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// What the pairs inside a block add to the gradients of the thread's elements.
+// What the pairs inside a block give to the thread's elements: dq, M, N (see KdaPairs) and dG.
 struct KdaBlockSums {
-  float dq[8] = {}, dk[8] = {}, dg[8] = {};
+  float dq[8] = {}, m[8] = {}, n[8] = {}, dg[8] = {};
 
-  __device__ __forceinline__ void add_to(int block, KdaKeyGradients& out) const {
+  __device__ __forceinline__ void add_to(int block, const float (&beta)[4], KdaKeyGradients& out) const {
 #pragma unroll
     for (int b = 0; b < 4; ++b) {
       if (b != block) continue;
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
         out.dq[8 * b + x] += dq[x];
-        out.dk[8 * b + x] += dk[x];
+        out.dk[8 * b + x] += fmaf(beta[kda_token(x)], n[x], m[x]);
         out.dg[8 * b + x] += dg[x];
       }
     }
@@ -36,7 +36,7 @@ class KdaSteepBlock {
   __device__ __forceinline__ KdaSteepBlock(const KdaConsumerThread<Config>& thread, int block)
       : t_(thread), block_(block) {}
 
-  __device__ __forceinline__ void run(KdaBlockSums& out) {
+  __device__ __forceinline__ void run(KdaKeyGradients& out) {
     float g[8], last[2] = {0, 0};
     KdaGateTile<Config>(t_).load(block_, g);
     KdaGate<Config>(t_).log2_decays(g);
@@ -45,19 +45,33 @@ class KdaSteepBlock {
     KdaRawBlockRows raw;
     raw.load(t_, block_);
     raw.apply_norms(rows_);
+    KdaBlockSums sums;
     make_fragments(8, g);
-    add_pairs_across(out);
+    add_pairs_across(sums);
 #pragma unroll 1
     for (int half = 4; half >= 1; half /= 2) {
       make_fragments(half, g);
-      add_pairs_within(half, out);
+      add_pairs_within(half, sums);
     }
-    t_.template store_key_sums<true>(kKdaSumBeta, block_, sum_beta_);
-    t_.template store_key_sums<true>(kKdaSumQ, block_, sum_q_);
-    t_.template store_key_sums<true>(kKdaSumK, block_, sum_k_);
+    store_key_sums(sums);
+    sums.add_to(block_, rows_.beta, out);
   }
 
  private:
+  __device__ __forceinline__ void store_key_sums(const KdaBlockSums& sums) const {
+    float sum_q[4] = {}, sum_m[4] = {}, sum_source[4] = {};
+#pragma unroll
+    for (int x = 0; x < 8; ++x) {
+      const int token = kda_token(x);
+      sum_q[token] = fmaf(rows_.q[x], sums.dq[x], sum_q[token]);
+      sum_m[token] = fmaf(rows_.k[x], sums.m[x], sum_m[token]);
+      sum_source[token] = fmaf(rows_.k[x], sums.n[x], sum_source[token]);
+    }
+    t_.template store_key_sums<true>(kKdaSumQ, block_, sum_q);
+    t_.template store_key_sums<true>(kKdaSumM, block_, sum_m);
+    t_.template store_key_sums<true>(kKdaSumSource, block_, sum_source);
+  }
+
   __device__ __forceinline__ void make_fragments(int half, const float (&g)[8]) {
     make_factors(half, g);
 #pragma unroll
@@ -66,7 +80,7 @@ class KdaSteepBlock {
       const float k0 = rows_.k[x] * factor_[x], k1 = rows_.k[x + 1] * factor_[x + 1];
       frag_q_[m] = ptx::cvt_pair<kKdaType>(rows_.q[x] * factor_[x], rows_.q[x + 1] * factor_[x + 1]);
       frag_k_[m] = ptx::cvt_pair<kKdaType>(k0, k1);
-      frag_beta_k_[m] = ptx::cvt_pair<kKdaType>(k0 * rows_.beta[i], k1 * rows_.beta[i + 1]);
+      source_[m] = ptx::cvt_pair<kKdaType>(k0 * rows_.beta[i], k1 * rows_.beta[i + 1]);
     }
   }
 
@@ -85,13 +99,13 @@ class KdaSteepBlock {
     for (int x = 0; x < 8; ++x) factor_[x] = ptx::ex2_approx(-fabsf(g[x] - boundary[x / 2]));
   }
 
-  // B fragments of the block: of dAqk (0) or dA (1).
+  // B fragments of the block: of A (0) or B (1).
   __device__ __forceinline__ void load_by_rows(int which, uint32_t (&pair)[4]) const {
-    const uint8_t* tile = which ? t_.storage.smem_da.bytes : t_.storage.smem_d_aqk.bytes;
+    const uint8_t* tile = which ? t_.storage.smem_b.bytes : t_.storage.smem_a.bytes;
     ptx::ldmatrix_x4(t_.score_rows(tile, block_, block_), pair);
   }
   __device__ __forceinline__ void load_by_columns(int which, uint32_t (&pair)[4]) const {
-    const uint8_t* tile = which ? t_.storage.smem_da.bytes : t_.storage.smem_d_aqk.bytes;
+    const uint8_t* tile = which ? t_.storage.smem_b.bytes : t_.storage.smem_a.bytes;
     ptx::ldmatrix_x4_trans(t_.score_columns(tile, block_, block_), pair);
   }
 
@@ -102,14 +116,14 @@ class KdaSteepBlock {
     for (int which = 0; which < 2; ++which) {
       float sum[4] = {};
       load_by_rows(which, pair);
-      ptx::mma_m16n8k8<kKdaType>(sum, frag_k_[0], frag_k_[1], pair[2]);
+      ptx::mma_m16n8k8<kKdaType>(sum, source_[0], source_[1], pair[2]);
 #pragma unroll
       for (int x = 0; x < 4; ++x) add_to_row(which, x + 4, sum[x], out);
     }
     float sum[4] = {};
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
-      const uint32_t* left = which ? frag_beta_k_ : frag_q_;
+      const uint32_t* left = which ? frag_k_ : frag_q_;
       load_by_columns(which, pair);
       ptx::mma_m16n8k8<kKdaType>(sum, left[2], left[3], pair[1]);
     }
@@ -127,7 +141,7 @@ class KdaSteepBlock {
     for (int which = 0; which < 2; ++which) {
       float sum[8] = {};
       load_by_rows(which, pair);
-      multiply_masked(sum, frag_k_, pair, by_rows);
+      multiply_masked(sum, source_, pair, by_rows);
 #pragma unroll
       for (int x = 0; x < 8; ++x) add_to_row(which, x, sum[x], out);
     }
@@ -135,7 +149,7 @@ class KdaSteepBlock {
 #pragma unroll
     for (int which = 0; which < 2; ++which) {
       load_by_columns(which, pair);
-      multiply_masked(sum, which ? frag_beta_k_ : frag_q_, pair, by_columns);
+      multiply_masked(sum, which ? frag_k_ : frag_q_, pair, by_columns);
     }
 #pragma unroll
     for (int x = 0; x < 8; ++x) add_to_column(x, sum[x], out);
@@ -152,36 +166,23 @@ class KdaSteepBlock {
     ptx::mma_m16n8k8<kKdaType>(sum + 4, a[2], a[3], b[3] & mask);
   }
 
-  // What a sum without the element's own factor gives: dq (0) or M (1) of a later row, dk- of an earlier one. dG takes
+  // What a sum without the element's own factor gives: dq (0) or M (1) of a later row, N of an earlier one. dG takes
   // the operands as they were rounded.
   __device__ __forceinline__ void add_to_row(int which, int x, float sum, KdaBlockSums& out) {
-    const int token = kda_token(x);
-    const float value = factor_[x] * sum;
-    out.dg[x] = fmaf(sum, kda_element(which ? frag_beta_k_ : frag_q_, x), out.dg[x]);
-    if (which == 0) {
-      out.dq[x] += value;
-      sum_q_[token] = fmaf(rows_.q[x], value, sum_q_[token]);
-    } else {
-      const float dk = rows_.beta[token] * value;
-      out.dk[x] += dk;
-      sum_beta_[token] = fmaf(rows_.k[x], value, sum_beta_[token]);
-      sum_k_[token] = fmaf(rows_.k[x], dk, sum_k_[token]);
-    }
+    float& own = which ? out.m[x] : out.dq[x];
+    own = fmaf(factor_[x], sum, own);
+    out.dg[x] = fmaf(sum, kda_element(which ? frag_k_ : frag_q_, x), out.dg[x]);
   }
   __device__ __forceinline__ void add_to_column(int x, float sum, KdaBlockSums& out) {
-    const int token = kda_token(x);
-    const float dk = factor_[x] * sum;
-    out.dk[x] += dk;
-    out.dg[x] = fmaf(-sum, kda_element(frag_k_, x), out.dg[x]);
-    sum_k_[token] = fmaf(rows_.k[x], dk, sum_k_[token]);
+    out.n[x] = fmaf(factor_[x], sum, out.n[x]);
+    out.dg[x] = fmaf(-sum, kda_element(source_, x), out.dg[x]);
   }
 
   const KdaConsumerThread<Config>& t_;
   const int block_;
   KdaBlockRows rows_;
   float factor_[8];
-  uint32_t frag_q_[4], frag_k_[4], frag_beta_k_[4];
-  float sum_beta_[4] = {}, sum_q_[4] = {}, sum_k_[4] = {};
+  uint32_t frag_q_[4], frag_k_[4], source_[4];
 };
 
 }  // namespace warpgrad::cuda::sm90

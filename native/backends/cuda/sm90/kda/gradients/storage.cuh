@@ -13,13 +13,11 @@ using KdaTokenTile = SwizzledTile<64, 128>;  // [token][key or value]
 using KdaScoreTile = SwizzledTile<64, 64>;   // [token][token]
 using KdaStateTile = SwizzledTile<64, 128>;  // [value][key], one of two value panels
 
-// What is loaded for a tile, each with one slot and its own barriers; g may have two slots. The gradient of the same
-// shape goes out by the slot of v, q, k or g.
+// What is loaded for a tile, each with one slot and its own barriers; g may have two slots. The gradients of q, k and g
+// go out by the slots of those.
 enum KdaGradientsInput : int {
-  kKdaT,
-  kKdaV,
-  kKdaDU,
-  kKdaU,
+  kKdaE,
+  kKdaDV,
   kKdaDOut,
   kKdaState,
   kKdaDState,
@@ -41,27 +39,32 @@ struct KdaGateScalars {
   int32_t rows;     // of the chunk
 };
 
-// Sums over a warp's 16 keys, added up over the warps by a helper.
+// What the sums over all keys give for the norms: see finish_norms.
+struct KdaTokenSums {
+  float q_dq[64], k_dk[64];        // the norm times the complete sum
+  float k_to_dq[64], q_to_dk[64];  // of the diagonal of A
+};
+
+// Sums over a warp's keys, added up over the warps by a helper.
 enum KdaKeySum : int {
-  kKdaSumBeta,  // k M
-  kKdaSumQ,     // q dq
-  kKdaSumK,     // k dk
+  kKdaSumQ,       // q dq
+  kKdaSumM,       // k M
+  kKdaSumSource,  // k N, without the diagonal
+  kKdaSumQK,      // q k, before the norms: for the diagonal
   kNumKdaKeySums,
 };
 
 template <class Config>
 struct KdaGradientsStorage {
-  SmemTile<KdaScoreTile> smem_t;
-  SmemTile<KdaTokenTile> smem_v, smem_du, smem_u, smem_d_out;  // dU becomes dY, v becomes dv
+  SmemTile<KdaTokenTile> smem_e, smem_dv, smem_d_out;
   SmemTile<KdaStateTile> smem_state[2], smem_d_state[2];
   SmemTile<KdaTokenTile> smem_k, smem_q;
   alignas(kSwizzleAtomBytes) uint8_t smem_g[Config::kGateSlots][Config::kGateTileBytes];
-  SmemTile<KdaScoreTile> smem_da, smem_d_aqk;
+  SmemTile<KdaScoreTile> smem_a, smem_b;
 
   alignas(16) float key_sums[kNumKdaKeySums][Config::kConsumerWarps][64];
-  float value_sums[Config::kConsumerWarpgroups][64];  // dY v
-  float d_aqk_diagonal[64];
-  float q_dq[64], k_dk[64];  // the norm times the complete sum
+  float a_diagonal[64];
+  alignas(16) KdaTokenSums token_sums;
   float d_a_log[Config::kConsumerWarps];
   alignas(16) KdaTokenScalars token_scalars[kKdaScalarSlots];
   alignas(16) KdaGateScalars gate_scalars[kKdaScalarSlots];
@@ -70,14 +73,13 @@ struct KdaGradientsStorage {
   uint64_t bar_g_full[Config::kGateSlots], bar_g_empty[Config::kGateSlots];
   uint64_t bar_token_scalars_full[kKdaScalarSlots], bar_token_scalars_empty[kKdaScalarSlots];
   uint64_t bar_gate_scalars_full[kKdaScalarSlots], bar_gate_scalars_empty[kKdaScalarSlots];
-  uint64_t bar_dv_full, bar_dg_full, bar_dqk_full;  // for the storer
+  uint64_t bar_dg_full, bar_dqk_full;               // for the storer
   uint64_t bar_key_sums_full, bar_token_sums_full;  // to the helper that adds up, and back
 };
 
 // Named barrier 0 is __syncthreads'.
 enum KdaGradientsBarrier : int {
   kKdaBarrierConsumers = 1,
-  kKdaBarrierWarpgroup = 2,  // + warpgroup
 };
 
 // Of a block's 128 keys.

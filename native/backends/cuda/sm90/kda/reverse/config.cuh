@@ -20,6 +20,8 @@ struct KdaReverseConfig {
   static constexpr bool kSquaresInStage = kKeyPanels <= 2;
   // dS becomes an operand in parts of so many panels: their fragments stay in registers until they are stored.
   static constexpr int kPartPanels = std::min(kKeyPanels, 2);
+  // Products with T and Aqk leave out the columns that are zero. With 64 keys ptxas would serialise them (C7511).
+  static constexpr bool kSkipsZeros = kKeyPanels > 1;
   // Reads from shared memory that stand behind products wait for these, so the factors of the next chunk are read
   // before them, where there are registers for that.
   static constexpr bool kReadsDecayAhead = kKeyPanels <= 2;

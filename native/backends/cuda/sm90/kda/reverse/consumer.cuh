@@ -162,21 +162,25 @@ class KdaReverseConsumer {
   }
 
   __device__ __forceinline__ void multiply_d_out_aqk() {
-    multiply_square(frag_d_out_, SquareTile::inner_rows_descriptor(square_address(storage_.aqk)));
+    multiply_lower(frag_d_out_, SquareTile::inner_rows_descriptor(square_address(storage_.aqk)));
     ptx::wgmma_commit_group();
   }
 
   __device__ __forceinline__ void multiply_de_t() {
-    multiply_square(frag_values_, SquareTile::inner_rows_descriptor(square_address(storage_.t)));
+    multiply_lower(frag_values_, SquareTile::inner_rows_descriptor(square_address(storage_.t)));
     ptx::wgmma_commit_group();
   }
 
-  __device__ __forceinline__ void multiply_square(const uint32_t* operand, uint64_t square) {
+  // The values become their product with a lower triangle, of which 16 rows end with their block of the diagonal. The
+  // last ones come first: they have all columns.
+  template <int kBlock = kTokenSteps - 1>
+  __device__ __forceinline__ void multiply_lower(const uint32_t* operand, uint64_t lower) {
+    constexpr int kColumns = Config::kSkipsZeros ? 16 * (kBlock + 1) : kKdaChunkRows;
+    using Columns = float[kColumns / 2];
     ptx::wgmma_fence();
-#pragma unroll
-    for (int k16 = 0; k16 < kTokenSteps; ++k16) {
-      TokenWgmma::template rs<1>(accum_values_, operand + 4 * k16, square + SquareTile::inner_rows_step(k16), k16 > 0);
-    }
+    ptx::Wgmma<kType, kColumns>::template rs<1>(reinterpret_cast<Columns&>(accum_values_), operand + 4 * kBlock,
+                                                lower + SquareTile::inner_rows_step(kBlock), kBlock + 1 < kTokenSteps);
+    if constexpr (kBlock > 0) multiply_lower<kBlock - 1>(operand, lower);
   }
 
   __device__ __forceinline__ void convert_d_state(int part) {

@@ -7,7 +7,7 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// The products with S and dS, a part of the values after the other, from dY as it has been stored.
+// The products with S and dS, a part of the values after the other.
 template <class Config>
 class KdaWideStateProducts : KdaStateProducts<Config> {
  public:
@@ -18,28 +18,23 @@ class KdaWideStateProducts : KdaStateProducts<Config> {
     const uint32_t first_count = this->t_.walk.count * this->t_.params.value_parts;
     add_part(false, first_count & 1, out);
     if (this->t_.params.value_parts > 1) add_part(true, (first_count + 1) & 1, out);
-    // Rows of dO past the chunk's end.
-    if (this->t_.gate_scalars().rows < 64) clear_masked_tokens<Config, 4>(this->t_, out.q);
+    // Rows of dO and dv past the chunk's end.
+    if (this->t_.gate_scalars().rows < 64) {
+      clear_masked_tokens<Config, 4>(this->t_, out.q);
+      clear_masked_tokens<Config, 4>(this->t_, out.m);
+    }
   }
 
  private:
   __device__ __forceinline__ void add_part(bool adds, uint32_t parity, KdaStateGradients& out) {
     KdaGradientsStorage<Config>& storage = this->storage_;
-    uint32_t frag_s[32], frag_ds[32];
     float s_ds[2];
     ptx::mbarrier_wait(&storage.bar_values_full, parity);
-    this->load_states(frag_s, frag_ds);
-    this->sum_s_ds(frag_s, frag_ds, s_ds);
+    this->issue_state_products(out, adds);
+    this->sum_s_ds(s_ds);
     out.s_ds[0] += s_ds[0];
     out.s_ds[1] += s_ds[1];
-    this->issue_from_registers(out.q, frag_s, storage.smem_d_out.bytes, adds);
-    this->issue_from_registers(out.m, frag_s, storage.smem_dy.bytes, adds);
-    this->issue_from_registers(out.r, frag_ds, storage.smem_u.bytes, adds);
-    ptx::wgmma_commit_group();
-    ptx::wgmma_wait_group<0>();
-    ptx::pin_registers(out.q);
-    ptx::pin_registers(out.m);
-    ptx::pin_registers(out.r);
+    this->wait_for_state_products(out);
     ptx::bar_warp_sync();
     ptx::mbarrier_arrive(&storage.bar_values_empty);
   }

@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   static_assert(sizeof(Storage) <= kMaxSharedMemoryBytes);
   Storage& storage = *reinterpret_cast<Storage*>(smem);
   if (threadIdx.x == 0) init_wide_barriers(storage);
-  clear_absent_panels(storage, params.record, {&storage.smem_dy, &storage.smem_u, &storage.smem_d_out});
+  clear_absent_panels(storage, params);
+  clear_q_k_sums(storage);
   ptx::cluster_sync();
   run_roles<Config, KdaWideGradientsConsumer<Config>, KdaWideGradientsProducer<Config>>(storage, params);
 #endif

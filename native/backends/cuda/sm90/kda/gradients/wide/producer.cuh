@@ -37,28 +37,33 @@ class KdaWideGradientsProducer : KdaGradientsProducer<Config> {
     const KdaGradientsParams& params = this->params_;
     KdaGradientsStorage<Config>& storage = this->storage_;
     const KdaRecordLayout& record = params.record;
-    const int panels = min(2, record.value_panels), key_panels = min(2, record.key_panels);
+    const int panels = min(2, params.value_panels), key_panels = min(2, record.key_panels);
     const uint32_t state_bytes = key_panels * kKdaPanelBytes;
     uint64_t* const full = &storage.bar_values_full;
     ptx::mbarrier_sleep(&storage.bar_values_empty, (values_count_++ & 1) ^ 1);
     ptx::mbarrier_arrive_expect_tx(full, panels * (2 * state_bytes + 3 * kKdaPanelBytes));
-    const int64_t value_panel = static_cast<int64_t>(this->walk_.tile) * record.value_panels + 2 * part;
+    const int64_t value_panel = static_cast<int64_t>(this->walk_.tile) * params.value_panels + 2 * part;
     for (int i = 0; i < panels; ++i) {
       const int64_t state = ((value_panel + i) * record.key_panels + 2 * blockIdx.x) * kKdaPanelBytes;
       ptx::bulk_load(storage.smem_state[i].bytes, params.states + state, state_bytes, full);
       ptx::bulk_load(storage.smem_d_state[i].bytes, params.d_states + state, state_bytes, full);
-      ptx::tensor_load(storage.smem_d_out.bytes + i * kKdaPanelBytes, params.tensor_map_d_out,
-                       {(2 * part + i) * kPanelColumns, chunk.token, head, chunk.batch}, full);
+      const int column = (2 * part + i) * kPanelColumns, byte = i * kKdaPanelBytes;
+      ptx::tensor_load(storage.smem_dv.bytes + byte, params.tensor_map_dv, {column, chunk.token, head, chunk.batch},
+                       full);
+      ptx::tensor_load(storage.smem_d_out.bytes + byte, params.tensor_map_d_out,
+                       {column, chunk.token, head, chunk.batch}, full);
     }
-    ptx::bulk_load(storage.smem_dy.bytes, params.du + value_panel * kKdaPanelBytes, panels * kKdaPanelBytes, full);
-    ptx::bulk_load(storage.smem_u.bytes, params.u + value_panel * kKdaPanelBytes, panels * kKdaPanelBytes, full);
+    ptx::bulk_load(storage.smem_e.bytes, params.e + value_panel * kKdaPanelBytes, panels * kKdaPanelBytes, full);
   }
 
   __device__ __forceinline__ void load_scores() {
+    const KdaGradientsParams& params = this->params_;
     KdaGradientsStorage<Config>& storage = this->storage_;
     ptx::mbarrier_sleep(&storage.bar_scores_empty, this->walk_.parity() ^ 1);
     ptx::mbarrier_arrive_expect_tx(&storage.bar_scores_full, kKdaScoresBytes);
-    ptx::bulk_load(static_cast<KdaScores*>(&storage), this->record(), kKdaScoresBytes, &storage.bar_scores_full);
+    ptx::bulk_load(static_cast<KdaScores*>(&storage),
+                   params.scores + static_cast<size_t>(this->walk_.tile) * kKdaScoresBytes, kKdaScoresBytes,
+                   &storage.bar_scores_full);
   }
 
   uint32_t values_count_ = 0;

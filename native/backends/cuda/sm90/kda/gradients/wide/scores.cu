@@ -18,11 +18,8 @@ using Product = ptx::Wgmma<kKdaType, 64>;
 
 struct Storage {
   KdaScores scores;
-  SmemTile<KdaScoreTile> t;
-  SmemTile<ValueTile> du, v, u, d_out;  // dU becomes dY, v becomes dv
-  float dy_v[2][64];                    // of the values of a warpgroup
-  alignas(16) float beta[64];
-  uint64_t bar_first_full, bar_second_full;
+  SmemTile<ValueTile> e, dv, d_out;
+  uint64_t bar_full;
 };
 static_assert(sizeof(Storage) <= kMaxSharedMemoryBytes);
 
@@ -41,106 +38,46 @@ class KdaScoresBlock {
 
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) {
-      ptx::mbarrier_init(&storage_.bar_first_full, 1);
-      ptx::mbarrier_init(&storage_.bar_second_full, 1);
+      ptx::mbarrier_init(&storage_.bar_full, 1);
       ptx::fence_mbarrier_init();
       load();
     }
     __syncthreads();
-    ptx::mbarrier_wait(&storage_.bar_first_full, 0);
-    make_dy();
-    ptx::mbarrier_wait(&storage_.bar_second_full, 0);
-    ptx::fence_proxy_async();
-    __syncthreads();
+    ptx::mbarrier_wait(&storage_.bar_full, 0);
     make_scores();
-    if (threadIdx.x < 64) {
-      storage_.scores.dy_v[threadIdx.x] = storage_.dy_v[0][threadIdx.x] + storage_.dy_v[1][threadIdx.x];
-    }
     ptx::fence_proxy_async();
     __syncthreads();
-    if (threadIdx.x == 0) store_images();
-    store_dv();
-    if (threadIdx.x == 0) ptx::bulk_wait_group<0>();
+    if (threadIdx.x > 0) return;
+    ptx::bulk_store(params_.scores + static_cast<int64_t>(tile_) * kKdaScoresBytes, &storage_.scores, kKdaScoresBytes);
+    ptx::bulk_commit_group();
+    ptx::bulk_wait_group<0>();
   }
 
  private:
-  __device__ __forceinline__ uint8_t* record() const {
-    return params_.records + static_cast<int64_t>(tile_) * params_.record.bytes();
-  }
-  __device__ __forceinline__ uint32_t value_bytes() const { return params_.record.value_panels * kKdaPanelBytes; }
-  __device__ __forceinline__ int64_t value_image() const { return static_cast<int64_t>(tile_) * value_bytes(); }
-
   __device__ __forceinline__ void load() {
-    uint64_t* const first = &storage_.bar_first_full;
-    ptx::mbarrier_arrive_expect_tx(first, sizeof(storage_.t) + 2 * value_bytes() + sizeof(storage_.beta));
-    ptx::bulk_load(&storage_.t, params_.t + tile_ * kda_t_bytes(), sizeof(storage_.t), first);
-    ptx::bulk_load(&storage_.du, params_.du + value_image(), value_bytes(), first);
-    ptx::bulk_load(storage_.beta, record() + params_.record.beta(), sizeof(storage_.beta), first);
-    load_tokens(storage_.v, params_.tensor_map_v, first);
-    uint64_t* const second = &storage_.bar_second_full;
-    ptx::mbarrier_arrive_expect_tx(second, 2 * value_bytes());
-    ptx::bulk_load(&storage_.u, params_.u + value_image(), value_bytes(), second);
-    load_tokens(storage_.d_out, params_.tensor_map_d_out, second);
+    const uint32_t bytes = params_.value_panels * kKdaPanelBytes;
+    ptx::mbarrier_arrive_expect_tx(&storage_.bar_full, 3 * bytes);
+    ptx::bulk_load(&storage_.e, params_.e + static_cast<int64_t>(tile_) * bytes, bytes, &storage_.bar_full);
+    load_tokens(storage_.dv, params_.tensor_map_dv);
+    load_tokens(storage_.d_out, params_.tensor_map_d_out);
   }
-  __device__ __forceinline__ void load_tokens(SmemTile<ValueTile>& tile, const CUtensorMap& map, uint64_t* full) {
-    for (int i = 0; i < params_.record.value_panels; ++i) {
+  __device__ __forceinline__ void load_tokens(SmemTile<ValueTile>& tile, const CUtensorMap& map) {
+    for (int i = 0; i < params_.value_panels; ++i) {
       ptx::tensor_load(tile.bytes + i * kKdaPanelBytes, map, {i * kPanelColumns, chunk_.token, head_, chunk_.batch},
-                       full);
+                       &storage_.bar_full);
     }
   }
 
-  // dY = T^T dU over dU, dv = beta dY over v: every other panel of 64 values a warpgroup.
-  __device__ __forceinline__ void make_dy() {
-    float sums[2] = {0, 0};  // rows of dY v
-    const int row = 16 * warp_ + lane_ / 4;
-    const float beta[2] = {storage_.beta[row], storage_.beta[row + 8]};
-    const uint64_t a = KdaScoreTile::inner_rows_descriptor(ptx::shared_address(&storage_.t));
-    const uint64_t b = ValueTile::inner_rows_descriptor(ptx::shared_address(&storage_.du));
-#pragma unroll 1
-    for (int panel = warpgroup_; panel < params_.record.value_panels; panel += 2) {
-      float dy[32];
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        Product::template ss<1, 1>(dy, a + KdaScoreTile::inner_rows_step(k),
-                                   b + panel * ValueTile::kPanelStep + ValueTile::inner_rows_step(k), k > 0);
-      }
-      ptx::wgmma_commit_group();
-      ptx::wgmma_wait_group<0>();
-      ptx::pin_registers(dy);
-      ptx::bar_sync(1 + warpgroup_, kWarpgroupThreads);  // every warp has read its panel of dU
-      finish_dy(panel, dy, beta, sums);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      sums[i] += __shfl_xor_sync(~0u, sums[i], 1);
-      sums[i] += __shfl_xor_sync(~0u, sums[i], 2);
-      if (lane_ % 4 == 0) storage_.dy_v[warpgroup_][row + 8 * i] = sums[i];
-    }
-  }
-
-  __device__ __forceinline__ void finish_dy(int panel, const float (&dy)[32], const float (&beta)[2],
-                                            float (&sums)[2]) {
-#pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      uint32_t v[4], rounded[4], scaled[4];
-      ptx::ldmatrix_x4(row_block(storage_.v.bytes, panel, q), v);
-      kda_finish_dy_block(dy + 8 * q, v, beta, sums, rounded, scaled);
-      ptx::stmatrix_x4(row_block(storage_.du.bytes, panel, q), rounded[0], rounded[1], rounded[2], rounded[3]);
-      ptx::stmatrix_x4(row_block(storage_.v.bytes, panel, q), scaled[0], scaled[1], scaled[2], scaled[3]);
-    }
-  }
-
-  // dA = -dY U^T (first warpgroup), dAqk = scale dO U^T (second), strictly lower. The diagonal of dAqk is kept apart,
-  // in float32. Rows past the chunk's end are zero, whatever there is of dO.
+  // A = scale dO E^T (first warpgroup), B = -dv E^T (second), strictly lower. The diagonal of A is kept apart, in
+  // float32. Rows past the chunk's end are zero, whatever there is of dO and dv.
   __device__ __forceinline__ void make_scores() {
-    const bool is_d_aqk = warpgroup_ == 1;
-    const auto& left = is_d_aqk ? storage_.d_out : storage_.du;
+    const bool is_a = warpgroup_ == 0;
+    const auto& left = is_a ? storage_.d_out : storage_.dv;
     const uint64_t a = ValueTile::inner_columns_descriptor(ptx::shared_address(&left));
-    const uint64_t b = ValueTile::inner_columns_descriptor(ptx::shared_address(&storage_.u));
+    const uint64_t b = ValueTile::inner_columns_descriptor(ptx::shared_address(&storage_.e));
     float accum[32] = {};
 #pragma unroll 1
-    for (int panel = 0; panel < params_.record.value_panels; ++panel) {
+    for (int panel = 0; panel < params_.value_panels; ++panel) {
       const uint64_t step = panel * ValueTile::kPanelStep;
       ptx::pin_registers(accum);
       ptx::wgmma_fence();
@@ -153,8 +90,8 @@ class KdaScoresBlock {
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum);
     }
-    const float factor = is_d_aqk ? params_.scale : -1;
-    const auto& tile = is_d_aqk ? storage_.scores.smem_d_aqk : storage_.scores.smem_da;
+    const float factor = is_a ? params_.scale : -1;
+    const auto& tile = is_a ? storage_.scores.smem_a : storage_.scores.smem_b;
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       float y[8];
@@ -163,36 +100,18 @@ class KdaScoresBlock {
         const int row = 16 * warp_ + lane_ / 4 + 8 * (x >> 1 & 1),
                   column = 16 * q + 8 * (x >> 2) + 2 * (lane_ % 4) + (x & 1);
         const float value = row < chunk_.rows ? factor * accum[8 * q + x] : 0;
-        if (is_d_aqk && row == column) storage_.scores.d_aqk_diagonal[row] = value;
+        if (is_a && row == column) storage_.scores.a_diagonal[row] = value;
         y[x] = column < row ? value : 0;
       }
-      ptx::stmatrix_x4(row_block(tile.bytes, 0, q), ptx::cvt_pair<kKdaType>(y[0], y[1]),
+      ptx::stmatrix_x4(row_block(tile.bytes, q), ptx::cvt_pair<kKdaType>(y[0], y[1]),
                        ptx::cvt_pair<kKdaType>(y[2], y[3]), ptx::cvt_pair<kKdaType>(y[4], y[5]),
                        ptx::cvt_pair<kKdaType>(y[6], y[7]));
     }
   }
 
-  __device__ __forceinline__ void store_images() {
-    ptx::bulk_store(record(), &storage_.scores, kKdaScoresBytes);
-    ptx::bulk_store(params_.du + value_image(), &storage_.du, value_bytes());
-    ptx::bulk_commit_group();
-  }
-
-  __device__ __forceinline__ void store_dv() {
-    const int row_units = params_.value_dim / 8;
-    const int64_t token = static_cast<int64_t>(chunk_.batch) * params_.tokens + chunk_.token;
-    uint4* const dv = reinterpret_cast<uint4*>(params_.dv);
-    for (int i = threadIdx.x; i < chunk_.rows * row_units; i += kThreads) {
-      const int row = i / row_units, unit = i % row_units;
-      dv[((token + row) * params_.value_heads + head_) * row_units + unit] =
-          ptx::ld_shared_v4(ValueTile::chunk_address(ptx::shared_address(&storage_.v), row, unit));
-    }
-  }
-
-  // Address for ldmatrix and stmatrix of rows 16 warp .. + 15 and columns 16 block .. + 15 of a panel.
-  __device__ __forceinline__ uint32_t row_block(const void* tile, int panel, int block) const {
-    return ValueTile::chunk_address(ptx::shared_address(tile), 16 * warp_ + lane_ % 16,
-                                    8 * panel + 2 * block + lane_ / 16);
+  // Address for stmatrix of rows 16 warp .. + 15 and columns 16 block .. + 15.
+  __device__ __forceinline__ uint32_t row_block(const void* tile, int block) const {
+    return KdaScoreTile::chunk_address(ptx::shared_address(tile), 16 * warp_ + lane_ % 16, 2 * block + lane_ / 16);
   }
 
   Storage& storage_;

@@ -6,14 +6,11 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// What sums over the values give for the pairs and dbeta, in shared memory and, of all but the padding behind, over W
-// to Qd of the record, which have been read by then.
+// A and B of the pairs, which sum over all values; in shared memory and, but for the padding behind, in scratch.
 struct KdaScores {
-  SmemTile<KdaScoreTile> smem_da, smem_d_aqk;
-  float d_aqk_diagonal[64];
-  float dy_v[64];  // rows of dY v
+  SmemTile<KdaScoreTile> smem_a, smem_b;
+  float a_diagonal[64];
 };
-constexpr uint32_t kKdaScoresBytes = offsetof(KdaScores, dy_v) + sizeof(KdaScores::dy_v);
-static_assert(kKdaScoresBytes <= KdaRecordLayout{1, 1}.aqk());
+constexpr uint32_t kKdaScoresBytes = offsetof(KdaScores, a_diagonal) + sizeof(KdaScores::a_diagonal);
 
 }  // namespace warpgrad::cuda::sm90

@@ -13,14 +13,14 @@ struct KdaGradientsStorage<KdaWideGradientsConfig<kGateKind, kGateDType>> : KdaS
   using Config = KdaWideGradientsConfig<kGateKind, kGateDType>;
   // A part of 128 values.
   SmemTile<KdaStateTile> smem_state[2], smem_d_state[2];
-  SmemTile<KdaTokenTile> smem_dy, smem_u, smem_d_out;
+  SmemTile<KdaTokenTile> smem_e, smem_dv, smem_d_out;
 
   SmemTile<KdaTokenTile> smem_k, smem_q;
   alignas(kSwizzleAtomBytes) uint8_t smem_g[Config::kGateSlots][Config::kGateTileBytes];
 
   alignas(16) float key_sums[kNumKdaKeySums][Config::kConsumerWarps][64];
   float other_sums[kKdaScalarSlots][kNumKdaKeySums][64];  // of the other block of the cluster
-  float q_dq[64], k_dk[64];                               // the norm times the complete sum
+  alignas(16) KdaTokenSums token_sums;
   float d_a_log[Config::kConsumerWarps];
   alignas(16) KdaTokenScalars token_scalars[kKdaScalarSlots];
   alignas(16) KdaGateScalars gate_scalars[kKdaScalarSlots];
