@@ -29,7 +29,6 @@ struct KdaPrepareConfig {
   static constexpr float kSourceLog2 = kQkL2Norm ? 8 : 0;
   static constexpr float kOverSource = kQkL2Norm ? 0x1p-8f : 1;
   using KeyTile = SwizzledTile<kKdaChunkRows, kKeys>;
-  using Panel = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // of T and of Aqk
 
   // Guarded
   static_assert(kPanels == 1 || kPanels == 2 || kPanels == 4);

@@ -101,7 +101,7 @@ __device__ __forceinline__ void store_t_block(const KdaPrepareMemory<Config>& me
                                                          scales.over_source_out(t[n][2 * i + 1], i) * source_out.y);
     }
   }
-  ptx::stmatrix_x4(warp.square(memory.t(), j), pairs[0], pairs[1], pairs[2], pairs[3]);
+  ptx::stmatrix_x4(warp.triangle_block(memory.t(), j), pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
 // The other blocks of T, in three steps with barriers between. With Y_ij = -T_ii A_ij:
@@ -147,7 +147,6 @@ __device__ __forceinline__ void continue_inverse(const KdaPrepareMemory<Config>&
   ptx::ldmatrix_x4(warp.block_fragment(memory.t_ii(block)), t_ii);
   widen_block(t_ii, t);
   store_t_block(memory, warp, scales, t, block);
-  clear_above_diagonal(warp, memory.t());
 }
 
 // y += y_32 Y_2j.

@@ -81,7 +81,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   extern __shared__ __align__(kSwizzleAtomBytes) uint8_t image[];
   const Memory memory{ptx::shared_address(image)};
   auto& barriers = *reinterpret_cast<KdaPrepareBarriers*>(image + Memory::kBarriers);
-  const uint32_t chunk_idx = blockIdx.x / params.value_heads, head = blockIdx.x % params.value_heads;
+  // From the last chunk to the first, of which the recurrence then finds records in the L2 cache.
+  const uint32_t record_idx = gridDim.x - 1 - blockIdx.x;
+  const uint32_t chunk_idx = record_idx / params.value_heads, head = record_idx % params.value_heads;
   const KdaChunk chunk = params.chunks[chunk_idx];
   KdaPrepareScalars<Config> scalars;
   scalars.load_of_head(params, head);
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   constexpr KdaRecordLayout kRecord = Memory::kRecord;
   // One thread: a part of the record leaves.
   const auto store = [&](int record_offset, int image_offset, int bytes) {
-    uint8_t* const record = params.records + static_cast<int64_t>(blockIdx.x) * kRecord.bytes();
+    uint8_t* const record = params.records + static_cast<int64_t>(record_idx) * kRecord.bytes();
     ptx::bulk_store(record + record_offset, image + image_offset, bytes);
     ptx::bulk_commit_group();
   };
@@ -131,7 +133,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   __syncthreads();
   if (threadIdx.x == 0) {
     store(kRecord.kd(), Memory::kKd, Memory::kTileBytes);
-    store(kRecord.aqk(), Memory::kAqk, kKdaPanelBytes);
+    store(kRecord.aqk(), Memory::kAqk, kKdaTriangleBytes);
   }
   finish_inverse(memory, KdaPrepareWarp<Config>::here(block), scales, y);
   if constexpr (!Config::kQkL2Norm) {
@@ -141,7 +143,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerMultiproce
   ptx::fence_proxy_async();
   __syncthreads();
   if (threadIdx.x != 0) return;
-  store(kRecord.t(), Memory::kT, kKdaPanelBytes);
+  store(kRecord.t(), Memory::kT, kKdaTriangleBytes);
   store(kRecord.decay(), Memory::kTail, Memory::kTailBytes);
   ptx::bulk_wait_group_read<0>();
 #endif

@@ -26,7 +26,7 @@ struct KdaPrepareMemory {
   static constexpr int kBarrierBytes = 32;
 
   static constexpr int kKd = 0, kKr = kTileBytes, kQd = 2 * kTileBytes;
-  static constexpr int kT = kKr, kAqk = kT + kKdaPanelBytes;
+  static constexpr int kT = kKr, kAqk = kT + kKdaTriangleBytes;
   static constexpr int kTail = 3 * kTileBytes;  // from the record's decay to its end
   static constexpr int kTailBytes = kRecord.bytes() - kRecord.decay();
   static constexpr int kKeptTables = kTail + kTailBytes;
@@ -98,9 +98,10 @@ struct KdaPrepareWarp {
   __device__ __forceinline__ uint32_t fragment(uint32_t tile, int step) const {
     return Config::KeyTile::chunk_address(tile, 16 * block + lane_idx % 16, 2 * step + lane_idx / 16);
   }
-  // The 16 x 16 block of the warp's rows and column block j of a matrix [64, 64].
-  __device__ __forceinline__ uint32_t square(uint32_t tile, int j) const {
-    return Config::Panel::chunk_address(tile, 16 * block + lane_idx % 16, 2 * j + lane_idx / 16);
+  // The 16 x 16 block of the warp's rows and column block j of T or Aqk.
+  __device__ __forceinline__ uint32_t triangle_block(uint32_t triangle, int j) const {
+    const uint32_t row = lane_idx % 16, unit = lane_idx / 16 ^ row / 4 % 2;
+    return triangle + kda_triangle_panel(j) + (16 * (block - j) + row) * 32 + unit * 16;
   }
   // One of KdaPrepareMemory's 16 x 16 blocks.
   __device__ __forceinline__ uint32_t block_fragment(uint32_t address) const { return address + 16 * lane_idx; }

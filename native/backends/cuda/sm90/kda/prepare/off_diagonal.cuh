@@ -120,20 +120,12 @@ __device__ __forceinline__ void make_off_diagonal(const KdaPrepareMemory<Config>
   }
 }
 
-template <class Config>
-__device__ __forceinline__ void clear_above_diagonal(const KdaPrepareWarp<Config>& warp, uint32_t tile) {
-#pragma unroll
-  for (int j = 1; j < 4; ++j) {
-    if (j > warp.block) ptx::stmatrix_x4(warp.square(tile, j), 0, 0, 0, 0);
-  }
-}
-
 // The warp's rows of Aqk, over those of Kr or Qd.
 template <class Config>
 __device__ __forceinline__ void store_aqk(const KdaPrepareMemory<Config>& memory, const KdaPrepareWarp<Config>& warp,
                                           const KdaAqkFragments& aqk) {
   const auto store = [&](int j, const uint32_t (&x)[4]) {
-    ptx::stmatrix_x4(warp.square(memory.aqk(), j), x[0], x[1], x[2], x[3]);
+    ptx::stmatrix_x4(warp.triangle_block(memory.aqk(), j), x[0], x[1], x[2], x[3]);
   };
   store(warp.block, aqk.diagonal);
   if (warp.block % 2 == 1) store(warp.block - 1, aqk.previous);
@@ -141,7 +133,6 @@ __device__ __forceinline__ void store_aqk(const KdaPrepareMemory<Config>& memory
     store(0, aqk.column_0);
     store(1, aqk.column_1);
   }
-  clear_above_diagonal(warp, memory.aqk());
 }
 
 // Kd, k times the decay from the start of the chunk, over the copies of beta k. Block 3 stands at the start of block 2
