@@ -19,7 +19,8 @@ constexpr int kKdaChunkRows = 64;
 constexpr int kKdaPanelBytes = 64 * 64 * 2;
 
 // T and Aqk, lower triangular [64, 64]: panels of 16 columns, 32 bytes a row, each from its own 16 rows on; the 16-byte
-// unit u of row r stands at u ^ (r >> 2 & 1) (a swizzle of 32 bytes). In shared memory all panels have room for 64 rows.
+// unit u of row r stands at u ^ (r >> 2 & 1) (a swizzle of 32 bytes). In shared memory all panels have room for 64
+// rows.
 constexpr int kKdaTrianglePanelBytes = 64 * 32;
 WG_HOST_DEVICE constexpr int kda_triangle_panel(int panel) {
   return kKdaTrianglePanelBytes * panel - 256 * panel * (panel - 1);
@@ -30,12 +31,12 @@ constexpr int kKdaTriangleBytes = kda_triangle_panel(4);
 struct KdaRecordLayout {
   int key_panels;  // of 64 columns
 
-  WG_HOST_DEVICE constexpr int kd() const { return 0; }                                       // Kd   [64, K]
-  WG_HOST_DEVICE constexpr int kr() const { return key_panels * kKdaPanelBytes; }             // Kr   [64, K]
-  WG_HOST_DEVICE constexpr int t() const { return 2 * key_panels * kKdaPanelBytes; }          // T    [64, 64]
-  WG_HOST_DEVICE constexpr int qd() const { return t() + kKdaTriangleBytes; }                 // Qd   [64, K]
-  WG_HOST_DEVICE constexpr int aqk() const { return qd() + key_panels * kKdaPanelBytes; }     // Aqk  [64, 64]
-  WG_HOST_DEVICE constexpr int decay() const { return aqk() + kKdaTriangleBytes; }            // exp(G_C), float32 [K]
+  WG_HOST_DEVICE constexpr int kd() const { return 0; }                                    // Kd   [64, K]
+  WG_HOST_DEVICE constexpr int kr() const { return key_panels * kKdaPanelBytes; }          // Kr   [64, K]
+  WG_HOST_DEVICE constexpr int t() const { return 2 * key_panels * kKdaPanelBytes; }       // T    [64, 64]
+  WG_HOST_DEVICE constexpr int qd() const { return t() + kKdaTriangleBytes; }              // Qd   [64, K]
+  WG_HOST_DEVICE constexpr int aqk() const { return qd() + key_panels * kKdaPanelBytes; }  // Aqk  [64, 64]
+  WG_HOST_DEVICE constexpr int decay() const { return aqk() + kKdaTriangleBytes; }         // exp(G_C), float32 [K]
   // The factors that the rows of q and k were multiplied by (1 without the L2 norm; not the scale), and beta: float32
   // [64]
   WG_HOST_DEVICE constexpr int q_norm() const { return decay() + key_panels * 256; }

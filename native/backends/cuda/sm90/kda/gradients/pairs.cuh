@@ -79,8 +79,7 @@ class KdaPairs {
       float next[2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        next[half] =
-            block < 3 ? decays.first(block < 3 ? block + 1 : 3, half) : decays.last[half] - kKdaReferenceShift;
+        next[half] = block < 3 ? decays.first(block < 3 ? block + 1 : 3, half) : decays.last[half] - kKdaReferenceShift;
         if (block < 3) to_next_[block < 3 ? block : 0][half] = ptx::ex2_approx(next[half] - first_[half]);
         reference[half] = steep ? next[half] : first_[half];
       }
@@ -121,8 +120,7 @@ class KdaPairs {
     if constexpr (!Config::kAnyDecay) return false;
     // `first` is shifted by half of what is allowed.
     constexpr float kLimit = kKdaReferenceShift - kKdaMaxBlockDecay;
-    const bool steep = decays.g[8 * block + 5] - first_[0] < kLimit ||
-                       decays.g[8 * block + 7] - first_[1] < kLimit;
+    const bool steep = decays.g[8 * block + 5] - first_[0] < kLimit || decays.g[8 * block + 7] - first_[1] < kLimit;
     const bool any = __any_sync(~0u, steep);
     if (any) steep_ |= 1u << block;
     return any;
