@@ -26,7 +26,7 @@ class KdaReverseConsumer {
   using Storage = KdaReverseStorage<Config>;
   using Stage = KdaReverseStage<Config>;
   using KeyTile = typename Config::KeyTile;
-  using SquareTile = typename Config::SquareTile;
+  using ValueTile = typename Config::ValueTile;
 
   __device__ __forceinline__ KdaReverseConsumer(Storage& storage, const KdaReverseParams& params,
                                                 const KdaReverseBlock& block)
@@ -67,7 +67,7 @@ class KdaReverseConsumer {
     for (float& value : accum_values_) value = 0;
     const int rows = params_.chunks[block_.chunk(0)].rows;
     ptx::mbarrier_wait(&storage_.bar_full[0], 0);
-    if constexpr (!Config::kSquaresInStage) ptx::mbarrier_wait(&storage_.bar_aqk_full, 0);
+    if constexpr (!Config::kTrianglesInStage) ptx::mbarrier_wait(&storage_.bar_aqk_full, 0);
     load_d_out();
     if (rows < kKdaChunkRows) clear_d_out_from(rows);
     multiply_d_out_aqk();
@@ -84,7 +84,7 @@ class KdaReverseConsumer {
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(frag_d_out_);
     ptx::pin_registers(accum_values_);
-    if constexpr (!Config::kSquaresInStage) ptx::mbarrier_arrive(&storage_.bar_aqk_empty);
+    if constexpr (!Config::kTrianglesInStage) ptx::mbarrier_arrive(&storage_.bar_aqk_empty);
     multiply_d_state_kr(0);
     ptx::pin_registers(accum_d_state_);
 #pragma unroll
@@ -103,7 +103,7 @@ class KdaReverseConsumer {
     ptx::wgmma_wait_group<1>();  // dE is complete
     ptx::pin_registers(accum_values_);
     convert_values();
-    if constexpr (!Config::kSquaresInStage) ptx::mbarrier_wait(&storage_.bar_t_full, step & 1);
+    if constexpr (!Config::kTrianglesInStage) ptx::mbarrier_wait(&storage_.bar_t_full, step & 1);
     multiply_de_t();
     multiply_d_out_qd<1>();
     ptx::bar_warp_sync();
@@ -112,7 +112,7 @@ class KdaReverseConsumer {
     ptx::wgmma_wait_group<1>();  // dv is complete
     ptx::pin_registers(accum_values_);
     ptx::pin_registers(frag_values_);
-    if constexpr (!Config::kSquaresInStage) ptx::mbarrier_arrive(&storage_.bar_t_empty);
+    if constexpr (!Config::kTrianglesInStage) ptx::mbarrier_arrive(&storage_.bar_t_empty);
     // Asked early, because the answer takes a while.
     RingPosition<Config::kStages> next = ring_;
     next.advance();
@@ -127,7 +127,7 @@ class KdaReverseConsumer {
     uint64_t& bar_empty = storage_.bar_empty[ring_.stage];
     ring_ = next;
     if (!may_go_on) ptx::mbarrier_wait(&storage_.bar_full[ring_.stage], ring_.parity);
-    if constexpr (!Config::kSquaresInStage) {
+    if constexpr (!Config::kTrianglesInStage) {
       if (step + 1 < num_chunks) ptx::mbarrier_wait(&storage_.bar_aqk_full, (step + 1) & 1);
     }
     ptx::wgmma_wait_group<1>();  // product 4 has read dO
@@ -144,7 +144,7 @@ class KdaReverseConsumer {
   // dOᵀ as left operand.
   __device__ __forceinline__ void load_d_out() {
     const uint32_t address =
-        SquareTile::chunk_address(stage_address() + offsetof(Stage, d_out), token_row_, token_chunk_);
+        ValueTile::chunk_address(stage_address() + offsetof(Stage, d_out), token_row_, token_chunk_);
 #pragma unroll
     for (int k16 = 0; k16 < kTokenSteps; ++k16) {
       ptx::ldmatrix_x4_trans(address + k16 * 16 * kPanelRowBytes, frag_d_out_ + 4 * k16);
@@ -162,25 +162,25 @@ class KdaReverseConsumer {
   }
 
   __device__ __forceinline__ void multiply_d_out_aqk() {
-    multiply_lower(frag_d_out_, SquareTile::inner_rows_descriptor(square_address(storage_.aqk)));
+    multiply_triangle(frag_d_out_, descriptor(storage_.aqk));
     ptx::wgmma_commit_group();
   }
 
   __device__ __forceinline__ void multiply_de_t() {
-    multiply_lower(frag_values_, SquareTile::inner_rows_descriptor(square_address(storage_.t)));
+    multiply_triangle(frag_values_, descriptor(storage_.t));
     ptx::wgmma_commit_group();
   }
 
-  // The values become their product with a lower triangle, of which 16 rows end with their block of the diagonal. The
-  // last ones come first: they have all columns.
+  // The values become their product with a triangle. Its last rows come first: they have all columns.
   template <int kBlock = kTokenSteps - 1>
-  __device__ __forceinline__ void multiply_lower(const uint32_t* operand, uint64_t lower) {
-    constexpr int kColumns = Config::kSkipsZeros ? 16 * (kBlock + 1) : kKdaChunkRows;
+  __device__ __forceinline__ void multiply_triangle(const uint32_t* operand, uint64_t triangle) {
+    constexpr int kColumns = TriangleTile::kBlock * (kBlock + 1);
     using Columns = float[kColumns / 2];
     ptx::wgmma_fence();
     ptx::Wgmma<kType, kColumns>::template rs<1>(reinterpret_cast<Columns&>(accum_values_), operand + 4 * kBlock,
-                                                lower + SquareTile::inner_rows_step(kBlock), kBlock + 1 < kTokenSteps);
-    if constexpr (kBlock > 0) multiply_lower<kBlock - 1>(operand, lower);
+                                                triangle + TriangleTile::inner_rows_step(kBlock),
+                                                kBlock + 1 < kTokenSteps);
+    if constexpr (kBlock > 0) multiply_triangle<kBlock - 1>(operand, triangle);
   }
 
   __device__ __forceinline__ void convert_d_state(int part) {
@@ -252,7 +252,7 @@ class KdaReverseConsumer {
   // Where this very warp has read dO.
   __device__ __forceinline__ void store_dv() {
     const uint32_t address =
-        SquareTile::chunk_address(stage_address() + offsetof(Stage, d_out), token_row_, token_chunk_);
+        ValueTile::chunk_address(stage_address() + offsetof(Stage, d_out), token_row_, token_chunk_);
 #pragma unroll
     for (int k16 = 0; k16 < kTokenSteps; ++k16) {
       const uint32_t* frag = frag_values_ + 4 * k16;
@@ -273,8 +273,9 @@ class KdaReverseConsumer {
   }
 
   __device__ __forceinline__ uint32_t stage_address() const { return stages_address_ + ring_.stage * sizeof(Stage); }
-  __device__ __forceinline__ uint32_t square_address(const SmemTile<SquareTile> (&squares)[Config::kSquares]) const {
-    return ptx::shared_address(&squares[Config::kSquaresInStage ? ring_.stage : 0]);
+  __device__ __forceinline__ uint64_t descriptor(const SmemTile<TriangleTile> (&triangles)[Config::kTriangles]) const {
+    return TriangleTile::inner_rows_descriptor(
+        ptx::shared_address(&triangles[Config::kTrianglesInStage ? ring_.stage : 0]));
   }
 
   Storage& storage_;

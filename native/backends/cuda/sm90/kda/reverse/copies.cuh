@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/cuda/sm90/kda/load_triangle.cuh"
 #include "backends/cuda/sm90/kda/reverse/block.cuh"
 #include "backends/cuda/sm90/kda/reverse/storage.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
@@ -13,41 +14,42 @@ template <class Config>
 __device__ __forceinline__ void run_kda_reverse_producer(KdaReverseStorage<Config>& storage,
                                                          const KdaReverseParams& params, const KdaReverseBlock& block) {
   using Stage = KdaReverseStage<Config>;
-  constexpr uint32_t kDecayBytes = sizeof(storage.decay[0]), kSquareBytes = sizeof(storage.t[0]);
+  constexpr uint32_t kDecayBytes = sizeof(storage.decay[0]);
   constexpr KdaRecordLayout kRecord = {Config::kKeyPanels};
-  constexpr uint32_t kStageBytes = sizeof(Stage) + kDecayBytes + (Config::kSquaresInStage ? 2 * kSquareBytes : 0);
+  constexpr uint32_t kStageBytes =
+      sizeof(Stage) + kDecayBytes + (Config::kTrianglesInStage ? 2 * kKdaTriangleBytes : 0);
   const int num_chunks = block.sequence.num_chunks;
   if (num_chunks == 0) return;
   const KdaChunk first = params.chunks[block.sequence.first_chunk];
   RingPosition<Config::kStages> ring;
-  RingPosition<1> square;
-  for (int step = 0; step < num_chunks; ++step, ring.advance(), square.advance()) {
+  RingPosition<1> triangle;
+  for (int step = 0; step < num_chunks; ++step, ring.advance(), triangle.advance()) {
     Stage& stage = storage.stages[ring.stage];
     uint64_t* full = &storage.bar_full[ring.stage];
     const uint8_t* record = params.records + block.image(params, step) * kRecord.bytes();
     const int token = first.token + (num_chunks - 1 - step) * kKdaChunkRows;
-    const auto load_square = [&](void* place, int offset, uint64_t* bar_full, uint64_t* bar_empty) {
-      ptx::mbarrier_wait(bar_empty, square.parity ^ 1);
-      ptx::mbarrier_arrive_expect_tx(bar_full, kSquareBytes);
-      ptx::bulk_load(place, record + offset, kSquareBytes, bar_full);
+    const auto load_apart = [&](SmemTile<TriangleTile>& tile, int offset, uint64_t* bar_full, uint64_t* bar_empty) {
+      ptx::mbarrier_wait(bar_empty, triangle.parity ^ 1);
+      ptx::mbarrier_arrive_expect_tx(bar_full, kKdaTriangleBytes);
+      load_triangle(tile, record + offset, bar_full);
     };
     ptx::mbarrier_wait(&storage.bar_empty[ring.stage], ring.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(full, kStageBytes);
     ptx::bulk_load(&stage.kd, record + kRecord.kd(), sizeof(stage.kd), full);
     ptx::bulk_load(&stage.qd, record + kRecord.qd(), sizeof(stage.qd), full);
     ptx::bulk_load(storage.decay[ring.stage], record + kRecord.decay(), kDecayBytes, full);
-    if constexpr (Config::kSquaresInStage) {
-      ptx::bulk_load(&storage.t[ring.stage], record + kRecord.t(), kSquareBytes, full);
-      ptx::bulk_load(&storage.aqk[ring.stage], record + kRecord.aqk(), kSquareBytes, full);
+    if constexpr (Config::kTrianglesInStage) {
+      load_triangle(storage.t[ring.stage], record + kRecord.t(), full);
+      load_triangle(storage.aqk[ring.stage], record + kRecord.aqk(), full);
     }
     // dS and dv have to leave first.
     ptx::mbarrier_wait(&storage.bar_sent[ring.stage], ring.parity ^ 1);
     ptx::bulk_load(&stage.kr, record + kRecord.kr(), sizeof(stage.kr), full);
     ptx::tensor_load(&stage.d_out, params.tensor_map_d_out, {block.first_value(), token, block.head, first.batch, 0},
                      full);
-    if constexpr (!Config::kSquaresInStage) {
-      load_square(&storage.aqk[0], kRecord.aqk(), &storage.bar_aqk_full, &storage.bar_aqk_empty);
-      load_square(&storage.t[0], kRecord.t(), &storage.bar_t_full, &storage.bar_t_empty);
+    if constexpr (!Config::kTrianglesInStage) {
+      load_apart(storage.aqk[0], kRecord.aqk(), &storage.bar_aqk_full, &storage.bar_aqk_empty);
+      load_apart(storage.t[0], kRecord.t(), &storage.bar_t_full, &storage.bar_t_empty);
     }
   }
 }

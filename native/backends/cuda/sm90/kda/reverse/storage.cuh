@@ -4,6 +4,7 @@
 
 #include "backends/cuda/sm90/kda/reverse/config.cuh"
 #include "backends/cuda/sm90/tile/smem_tile.cuh"
+#include "backends/cuda/sm90/tile/triangle_tile.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -11,13 +12,13 @@ namespace warpgrad::cuda::sm90 {
 template <class Config>
 struct KdaReverseStage {
   SmemTile<typename Config::KeyTile> kd, kr, qd;
-  SmemTile<typename Config::SquareTile> d_out;
+  SmemTile<typename Config::ValueTile> d_out;
 };
 
 template <class Config>
 struct KdaReverseStorage {
   KdaReverseStage<Config> stages[Config::kStages];
-  SmemTile<typename Config::SquareTile> t[Config::kSquares], aqk[Config::kSquares];
+  SmemTile<TriangleTile> t[Config::kTriangles], aqk[Config::kTriangles];
   alignas(16) float decay[Config::kStages][Config::kKeys];
 
   uint64_t bar_full[Config::kStages];   // copy engine
