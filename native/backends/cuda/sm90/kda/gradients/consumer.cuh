@@ -77,17 +77,17 @@ class KdaGradientsConsumer {
     KdaPairs<Config>(t_).run(state, decays, gradients);
   }
 
-  // q k of each token over 64 keys, a warp those of 16 tokens: the diagonal of q k^T, where the A fragment [token][key]
-  // of k is its B fragment, too. The warp's sums of other tokens stay zero.
+  // q k of each token over 64 keys, a warp those of 16 tokens: the diagonal of q k^T. The warp's sums of other tokens
+  // stay zero.
   __device__ __forceinline__ void store_q_k() {
     float low[4] = {}, high[4] = {};
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       uint32_t q[4], k[4];
       ptx::ldmatrix_x4(t_.row_block(storage_.smem_q.bytes, t_.warpgroup, block), q);
-      ptx::ldmatrix_x4(t_.row_block(storage_.smem_k.bytes, t_.warpgroup, block), k);
-      ptx::mma_m16n8k16<kKdaType>(low, q, k[0], k[2]);
-      ptx::mma_m16n8k16<kKdaType>(high, q, k[1], k[3]);
+      ptx::ldmatrix_x4(t_.row_block_as_b(storage_.smem_k.bytes, t_.warpgroup, block), k);
+      ptx::mma_m16n8k16<kKdaType>(low, q, k[0], k[1]);
+      ptx::mma_m16n8k16<kKdaType>(high, q, k[2], k[3]);
     }
     if (t_.group() >> 1 != t_.quad()) return;
     const bool odd = t_.group() & 1;

@@ -94,6 +94,15 @@ struct KdaConsumerThread {
     return KdaTokenTile::chunk_address(ptx::shared_address(tile), 16 * warp + (lane & 15),
                                        8 * panel + 2 * block + (lane >> 4));
   }
+  // For the diagonal of a product with the transposed other operand: the same two blocks as B fragments, registers 0, 1
+  // for the first 8 columns of the product.
+  __device__ __forceinline__ uint32_t key_block_as_b(const void* tile) const {
+    return KdaTokenTile::chunk_address(ptx::shared_address(tile), lane & 15, 8 * warpgroup + 2 * warp + (lane >> 4));
+  }
+  __device__ __forceinline__ uint32_t row_block_as_b(const void* tile, int panel, int block) const {
+    return KdaTokenTile::chunk_address(ptx::shared_address(tile), 16 * warp + (lane >> 4) * 8 + (lane & 7),
+                                       8 * panel + 2 * block + (lane >> 3 & 1));
+  }
   // Address for ldmatrix of a 16 x 16 block of A or B as B fragments: registers 0, 1 for its first 8 columns of the
   // product, 2, 3 for the others. By rows for sums over j (not transposed), by columns for sums over i (transposed).
   __device__ __forceinline__ uint32_t score_rows(const void* tile, int block_i, int block_j) const {

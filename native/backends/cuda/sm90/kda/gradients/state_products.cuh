@@ -85,16 +85,16 @@ class KdaStateProducts {
     ptx::pin_registers(out.n);
   }
 
-  // The diagonal of S dS^T: the A fragment [key][value] of dS is its B fragment, too.
+  // The diagonal of S dS^T.
   __device__ __forceinline__ void sum_s_ds(float (&s_ds)[2]) {
     float low[4] = {}, high[4] = {};
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       uint32_t s[4], ds[4];
       ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_state[k / 4].bytes) + kda_block_step(k % 4), s);
-      ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_d_state[k / 4].bytes) + kda_block_step(k % 4), ds);
-      ptx::mma_m16n8k16<kKdaType>(low, s, ds[0], ds[2]);
-      ptx::mma_m16n8k16<kKdaType>(high, s, ds[1], ds[3]);
+      ptx::ldmatrix_x4_trans(t_.key_block_as_b(storage_.smem_d_state[k / 4].bytes) + kda_block_step(k % 4), ds);
+      ptx::mma_m16n8k16<kKdaType>(low, s, ds[0], ds[1]);
+      ptx::mma_m16n8k16<kKdaType>(high, s, ds[2], ds[3]);
     }
     const int source = (t_.lane & ~3) | (t_.group() >> 1);
     const bool odd = t_.group() & 1;
