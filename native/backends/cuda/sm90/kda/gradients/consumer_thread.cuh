@@ -69,15 +69,9 @@ struct KdaConsumerThread {
     return storage.gate_scalars[walk.scalar_slot()];
   }
 
-  __device__ __forceinline__ void wait(KdaGradientsInput input) const {
-    ptx::mbarrier_wait(&storage.bar_full[input], walk.parity());
-  }
+  __device__ __forceinline__ void wait_qk() const { ptx::mbarrier_wait(&storage.bar_qk_full, walk.parity()); }
   __device__ __forceinline__ void wait_g() const {
     ptx::mbarrier_wait(&storage.bar_g_full[walk.g_slot()], walk.g_parity());
-  }
-  // By every thread: racecheck counts no other.
-  __device__ __forceinline__ void release(KdaGradientsInput input) const {
-    ptx::mbarrier_arrive(&storage.bar_empty[input]);
   }
   __device__ __forceinline__ void sync_consumers() const {
     ptx::bar_sync(kKdaBarrierConsumers, Config::kConsumerThreads);
@@ -141,8 +135,11 @@ __device__ constexpr uint32_t kda_block_step(int block) {
 
 // dQd, P and dKr of the warp's 16 keys, [key][token], and the rows of S ⊙ dS summed over the values.
 struct KdaStateGradients {
-  float q[32], m[32], n[32];
+  float q_m[64], n[32];
   float s_ds[2];  // of the thread's keys
+
+  __device__ __forceinline__ float& q(int i) { return q_m[i]; }
+  __device__ __forceinline__ float& m(int i) { return q_m[32 + i]; }
 };
 
 // The gradients of the thread's keys and tokens; dg is first that of G.
