@@ -41,12 +41,8 @@ class KdaGradientsConsumer {
   // Rows past the end of a ragged chunk hold what comes after it in memory: zero, so that nothing of it matters, not
   // even NaN. The images have zeros there; the gate of a zero is masked where it is computed.
   __device__ __forceinline__ void clear_masked_rows(int rows) {
-    if constexpr (!Config::kWide) {
-      t_.wait(kKdaDV);
-      t_.wait(kKdaDOut);
-    }
-    t_.wait(kKdaK);
-    t_.wait(kKdaQ);
+    if constexpr (!Config::kWide) ptx::mbarrier_wait(&storage_.bar_values_full, t_.walk.parity());
+    t_.wait_qk();
     t_.wait_g();
     ptx::mbarrier_wait(&storage_.bar_token_scalars_full[t_.walk.scalar_slot()], t_.walk.scalar_parity());
     const int thread = threadIdx.x % Config::kConsumerThreads;
@@ -55,10 +51,7 @@ class KdaGradientsConsumer {
         if (i % (kKdaPanelBytes / 16) >= rows * 8) reinterpret_cast<uint4*>(tile)[i] = make_uint4(0, 0, 0, 0);
       }
     };
-    if constexpr (!Config::kWide) {
-      clear(storage_.smem_dv.bytes, 2);
-      clear(storage_.smem_d_out.bytes, 2);
-    }
+    if constexpr (!Config::kWide) clear(storage_.smem_d_out_dv.bytes, 4);
     clear(storage_.smem_k.bytes, 2);
     clear(storage_.smem_q.bytes, 2);
     clear(storage_.smem_g[t_.walk.g_slot()], Config::kGatePanels);
@@ -70,24 +63,23 @@ class KdaGradientsConsumer {
 
   __device__ __forceinline__ void add_pairs(KdaStateGradients& state, const KdaDecays& decays,
                                             KdaKeyGradients& gradients) {
-    t_.wait(kKdaK);
-    t_.wait(kKdaQ);
+    t_.wait_qk();
     t_.begin_phase();
     store_q_k();
     KdaPairs<Config>(t_).run(state, decays, gradients);
   }
 
-  // q k of each token over 64 keys, a warp those of 16 tokens: the diagonal of q k^T, where the A fragment [token][key]
-  // of k is its B fragment, too. The warp's sums of other tokens stay zero.
+  // q k of each token over 64 keys, a warp those of 16 tokens: the diagonal of q k^T. The warp's sums of other tokens
+  // stay zero.
   __device__ __forceinline__ void store_q_k() {
     float low[4] = {}, high[4] = {};
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       uint32_t q[4], k[4];
       ptx::ldmatrix_x4(t_.row_block(storage_.smem_q.bytes, t_.warpgroup, block), q);
-      ptx::ldmatrix_x4(t_.row_block(storage_.smem_k.bytes, t_.warpgroup, block), k);
-      ptx::mma_m16n8k16<kKdaType>(low, q, k[0], k[2]);
-      ptx::mma_m16n8k16<kKdaType>(high, q, k[1], k[3]);
+      ptx::ldmatrix_x4(t_.row_block_as_b(storage_.smem_k.bytes, t_.warpgroup, block), k);
+      ptx::mma_m16n8k16<kKdaType>(low, q, k[0], k[1]);
+      ptx::mma_m16n8k16<kKdaType>(high, q, k[2], k[3]);
     }
     if (t_.group() >> 1 != t_.quad()) return;
     const bool odd = t_.group() & 1;

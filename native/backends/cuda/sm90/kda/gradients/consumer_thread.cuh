@@ -69,15 +69,9 @@ struct KdaConsumerThread {
     return storage.gate_scalars[walk.scalar_slot()];
   }
 
-  __device__ __forceinline__ void wait(KdaGradientsInput input) const {
-    ptx::mbarrier_wait(&storage.bar_full[input], walk.parity());
-  }
+  __device__ __forceinline__ void wait_qk() const { ptx::mbarrier_wait(&storage.bar_qk_full, walk.parity()); }
   __device__ __forceinline__ void wait_g() const {
     ptx::mbarrier_wait(&storage.bar_g_full[walk.g_slot()], walk.g_parity());
-  }
-  // By every thread: racecheck counts no other.
-  __device__ __forceinline__ void release(KdaGradientsInput input) const {
-    ptx::mbarrier_arrive(&storage.bar_empty[input]);
   }
   __device__ __forceinline__ void sync_consumers() const {
     ptx::bar_sync(kKdaBarrierConsumers, Config::kConsumerThreads);
@@ -93,6 +87,15 @@ struct KdaConsumerThread {
   __device__ __forceinline__ uint32_t row_block(const void* tile, int panel, int block) const {
     return KdaTokenTile::chunk_address(ptx::shared_address(tile), 16 * warp + (lane & 15),
                                        8 * panel + 2 * block + (lane >> 4));
+  }
+  // For the diagonal of a product with the transposed other operand: the same two blocks as B fragments, registers 0, 1
+  // for the first 8 columns of the product.
+  __device__ __forceinline__ uint32_t key_block_as_b(const void* tile) const {
+    return KdaTokenTile::chunk_address(ptx::shared_address(tile), lane & 15, 8 * warpgroup + 2 * warp + (lane >> 4));
+  }
+  __device__ __forceinline__ uint32_t row_block_as_b(const void* tile, int panel, int block) const {
+    return KdaTokenTile::chunk_address(ptx::shared_address(tile), 16 * warp + (lane >> 4) * 8 + (lane & 7),
+                                       8 * panel + 2 * block + (lane >> 3 & 1));
   }
   // Address for ldmatrix of a 16 x 16 block of A or B as B fragments: registers 0, 1 for its first 8 columns of the
   // product, 2, 3 for the others. By rows for sums over j (not transposed), by columns for sums over i (transposed).
@@ -132,8 +135,11 @@ __device__ constexpr uint32_t kda_block_step(int block) {
 
 // dQd, P and dKr of the warp's 16 keys, [key][token], and the rows of S ⊙ dS summed over the values.
 struct KdaStateGradients {
-  float q[32], m[32], n[32];
+  float q_m[64], n[32];
   float s_ds[2];  // of the thread's keys
+
+  __device__ __forceinline__ float& q(int i) { return q_m[i]; }
+  __device__ __forceinline__ float& m(int i) { return q_m[32 + i]; }
 };
 
 // The gradients of the thread's keys and tokens; dg is first that of G.

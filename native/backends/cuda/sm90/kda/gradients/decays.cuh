@@ -64,7 +64,7 @@ class KdaGateTile {
 
 // Sets the elements of tokens past the chunk's end to zero.
 template <class Config, int kBlocks>
-__device__ __forceinline__ void clear_masked_tokens(const KdaConsumerThread<Config>& t, float (&values)[8 * kBlocks],
+__device__ __forceinline__ void clear_masked_tokens(const KdaConsumerThread<Config>& t, float* values,
                                                     int first_block = 0) {
   const int rows = t.gate_scalars().rows - 16 * first_block - 2 * t.quad();
 #pragma unroll

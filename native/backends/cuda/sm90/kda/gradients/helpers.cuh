@@ -152,8 +152,7 @@ class KdaGradientsStorer {
                         is_q ? params_.tensor_map_dq : params_.tensor_map_dk, is_q ? params_.dq : params_.dk,
                         params_.key_dim, first_key_);
       }
-      release(&storage_.bar_empty[kKdaK]);
-      release(&storage_.bar_empty[kKdaQ]);
+      release(&storage_.bar_qk_empty);
     }
     if (lane_ == 0) ptx::bulk_wait_group<0>();
   }

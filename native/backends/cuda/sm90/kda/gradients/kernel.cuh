@@ -13,10 +13,13 @@ __device__ __forceinline__ void clear_q_k_sums(KdaGradientsStorage<Config>& stor
   for (int i = threadIdx.x; i < Config::kConsumerWarps * 64; i += Config::kThreads) sums[i / 64][i % 64] = 0;
 }
 
-// Of g, the scalars and sums; the last to be initialised.
 template <class Config>
-__device__ __forceinline__ void init_sum_barriers(KdaGradientsStorage<Config>& storage) {
+__device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& storage) {
   constexpr int kThreads = Config::kConsumerThreads;
+  ptx::mbarrier_init(&storage.bar_values_full, 1);
+  ptx::mbarrier_init(&storage.bar_values_empty, kThreads);
+  ptx::mbarrier_init(&storage.bar_qk_full, 1);
+  ptx::mbarrier_init(&storage.bar_qk_empty, kWarpThreads);
   for (int i = 0; i < Config::kGateSlots; ++i) {
     ptx::mbarrier_init(&storage.bar_g_full[i], 1);
     ptx::mbarrier_init(&storage.bar_g_empty[i], kWarpThreads);
@@ -31,17 +34,12 @@ __device__ __forceinline__ void init_sum_barriers(KdaGradientsStorage<Config>& s
   ptx::mbarrier_init(&storage.bar_dqk_full, kThreads);
   ptx::mbarrier_init(&storage.bar_key_sums_full, kThreads);
   ptx::mbarrier_init(&storage.bar_token_sums_full, kWarpThreads);
-  ptx::fence_mbarrier_init();
-}
-
-template <class Config>
-__device__ __forceinline__ void init_barriers(KdaGradientsStorage<Config>& storage) {
-  for (int i = 0; i < kNumKdaGradientsInputs; ++i) {
-    const bool freed_by_storer = i == kKdaK || i == kKdaQ;
-    ptx::mbarrier_init(&storage.bar_full[i], 1);
-    ptx::mbarrier_init(&storage.bar_empty[i], freed_by_storer ? kWarpThreads : Config::kConsumerThreads);
+  if constexpr (Config::kWide) {
+    ptx::mbarrier_init(&storage.bar_scores_full, 1);
+    ptx::mbarrier_init(&storage.bar_scores_empty, kThreads + kWarpThreads);
+    for (uint64_t& barrier : storage.bar_other_sums_full) ptx::mbarrier_init(&barrier, 1);
   }
-  init_sum_barriers(storage);
+  ptx::fence_mbarrier_init();
 }
 
 template <class Config>
@@ -57,8 +55,11 @@ __device__ __forceinline__ void clear_absent_panels(KdaGradientsStorage<Config>&
                                                     const KdaGradientsParams& params) {
   for (int value_panel = 0; value_panel < 2; ++value_panel) {
     const bool present = value_panel < params.value_panels;
-    for (auto* tile : {&storage.smem_e, &storage.smem_dv, &storage.smem_d_out}) {
-      if (!present) clear_panel<Config>(tile->bytes + value_panel * kKdaPanelBytes);
+    if (!present) {
+      clear_panel<Config>(storage.smem_e.bytes + value_panel * kKdaPanelBytes);
+      uint8_t* const d_out_dv = storage.smem_d_out_dv.bytes + value_panel * KdaOutputTile::kPanelBytes;
+      clear_panel<Config>(d_out_dv);
+      clear_panel<Config>(d_out_dv + kKdaPanelBytes);
     }
     for (int key_panel = present ? params.record.key_panels : 0; key_panel < 2; ++key_panel) {
       clear_panel<Config>(storage.smem_state[value_panel].bytes + key_panel * kKdaPanelBytes);

@@ -56,8 +56,8 @@ class KdaPairs {
     const float scaled[2] = {t_.params.scale * factor[0], t_.params.scale * factor[1]};
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
-      state.q[i] *= scaled[kda_key_half(i)];
-      state.m[i] *= -factor[kda_key_half(i)];
+      state.q(i) *= scaled[kda_key_half(i)];
+      state.m(i) *= -factor[kda_key_half(i)];
     }
   }
 
@@ -93,7 +93,7 @@ class KdaPairs {
         const int i = block + n / 2;
         if (n + 1 < 2 * (4 - block)) load_pair<false>((n + 1) % 2, block + (n + 1) / 2, block, pair[(n + 1) % 2]);
         if (i == block && steep) continue;
-        multiply_block((n % 2 ? state.m : state.q) + 8 * i, source, pair[n % 2]);
+        multiply_block((n % 2 ? &state.m(8 * i) : &state.q(8 * i)), source, pair[n % 2]);
       }
       finish_rows(block, state, factor, out);
       if (!steep) move_reference(block, state);
@@ -153,13 +153,13 @@ class KdaPairs {
     if (block == 3) return;
 #pragma unroll
     for (int i = 8 * (block + 1); i < 32; ++i) {
-      state.q[i] *= to_next_[block < 3 ? block : 0][kda_key_half(i)];
-      state.m[i] *= to_next_[block < 3 ? block : 0][kda_key_half(i)];
+      state.q(i) *= to_next_[block < 3 ? block : 0][kda_key_half(i)];
+      state.m(i) *= to_next_[block < 3 ? block : 0][kda_key_half(i)];
     }
   }
 
   // What dKr gives to N, to dG and to dG_C.
-  __device__ __forceinline__ void start_source(int block, const KdaStateGradients& state, const KdaDecays& decays,
+  __device__ __forceinline__ void start_source(int block, KdaStateGradients& state, const KdaDecays& decays,
                                                const KdaBlockRows& rows, const uint32_t (&source)[4],
                                                const float (&reference)[2], KdaKeyGradients& out) {
     const float to_last[2] = {ptx::ex2_approx(decays.last[0] - reference[0]),
@@ -169,29 +169,28 @@ class KdaPairs {
     for (int x = 0; x < 8; ++x) {
       const int i = 8 * block + x, half = kda_key_half(x), token = kda_token(x);
       const float from_last = state.n[i] * to_last[half], n = from_last * inverse_[i];
-      const float from_source = from_last * kda_element(source, x);
+      const float k = kda_element(source, x);
       out.dk[i] = rows.beta[token] * n;
-      out.dg[i] = -from_source;
-      out.d_last[half] += from_source;
+      out.dg[i] = -from_last * k;
+      out.d_last[half] = fmaf(from_last, k, out.d_last[half]);
       sum_source[token] = fmaf(rows.k[x], n, sum_source[token]);
     }
     t_.store_key_sums(kKdaSumSource, block, sum_source);
   }
 
   // The rows of a block are complete: dq, M, and their parts of dG.
-  __device__ __forceinline__ void finish_rows(int block, const KdaStateGradients& state, const float (&factor)[8],
+  __device__ __forceinline__ void finish_rows(int block, KdaStateGradients& state, const float (&factor)[8],
                                               KdaKeyGradients& out) {
     float dq[8], dk[8], sum_q[4] = {}, sum_m[4] = {};
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
       const int i = 8 * block + x, token = kda_token(x);
-      const float q_dq = state.q[i] * kda_element(frag_q_ + 4 * block, x);
-      const float k_m = state.m[i] * kda_element(frag_k_ + 4 * block, x);
-      dq[x] = state.q[i] * factor[x];
-      dk[x] = fmaf(state.m[i], factor[x], out.dk[i]);
-      out.dg[i] += q_dq + k_m;
-      sum_q[token] += q_dq;
-      sum_m[token] += k_m;
+      const float q = kda_element(frag_q_ + 4 * block, x), k = kda_element(frag_k_ + 4 * block, x);
+      dq[x] = state.q(i) * factor[x];
+      dk[x] = fmaf(state.m(i), factor[x], out.dk[i]);
+      out.dg[i] = fmaf(state.q(i), q, fmaf(state.m(i), k, out.dg[i]));
+      sum_q[token] = fmaf(state.q(i), q, sum_q[token]);
+      sum_m[token] = fmaf(state.m(i), k, sum_m[token]);
     }
     // Else the factors are kept, to be applied at the end.
     ptx::pin_registers(dq);

@@ -23,45 +23,45 @@ class KdaGradientsProducer {
       const KdaChunk chunk = params_.chunks[chunk_idx];
       const int qk_head = head / params_.group;
       load_token_scalars();
-      load_e();
-      load_tokens(kKdaDV, storage_.smem_dv.bytes, params_.tensor_map_dv, head, chunk);
-      load_tokens(kKdaDOut, storage_.smem_d_out.bytes, params_.tensor_map_d_out, head, chunk);
-      load_states(kKdaState, storage_.smem_state, params_.states);
-      load_states(kKdaDState, storage_.smem_d_state, params_.d_states);
+      load_values(0, head, chunk);
       load_g(head, chunk);
-      load_tokens(kKdaK, storage_.smem_k.bytes, params_.tensor_map_k, qk_head, chunk);
-      load_tokens(kKdaQ, storage_.smem_q.bytes, params_.tensor_map_q, qk_head, chunk);
+      load_qk(qk_head, chunk);
     }
   }
 
  protected:
-  __device__ __forceinline__ uint64_t* begin(KdaGradientsInput input, uint32_t bytes) {
-    ptx::mbarrier_sleep(&storage_.bar_empty[input], walk_.parity() ^ 1);
-    ptx::mbarrier_arrive_expect_tx(&storage_.bar_full[input], bytes);
-    return &storage_.bar_full[input];
-  }
-
-  __device__ __forceinline__ void load_e() {
-    const uint32_t bytes = params_.value_panels * kKdaPanelBytes;
-    uint64_t* full = begin(kKdaE, bytes);
-    ptx::bulk_load(storage_.smem_e.bytes, params_.e + static_cast<size_t>(walk_.tile) * bytes, bytes, full);
-  }
-
-  __device__ __forceinline__ void load_states(KdaGradientsInput input, SmemTile<KdaStateTile>* smem,
-                                              const uint8_t* images) {
-    const int value_panels = params_.value_panels;
-    const uint32_t panel_bytes = params_.record.key_panels * kKdaPanelBytes;
-    uint64_t* full = begin(input, value_panels * panel_bytes);
-    const uint8_t* image = images + static_cast<size_t>(walk_.tile) * value_panels * panel_bytes;
+  // Of 128 values. S and dS are [value panel][key panel] each, of which two and two are wanted.
+  __device__ __forceinline__ void load_values(int part, int head, const KdaChunk& chunk) {
+    const int panels = min(2, params_.value_panels), key_panels = min(2, params_.record.key_panels);
+    const uint32_t state_bytes = key_panels * kKdaPanelBytes, e_bytes = panels * kKdaPanelBytes;
+    uint64_t* const full = &storage_.bar_values_full;
+    ptx::mbarrier_sleep(&storage_.bar_values_empty, (values_count_++ & 1) ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, panels * 2 * (state_bytes + kKdaPanelBytes) + e_bytes);
+    const int64_t value_panel = static_cast<int64_t>(walk_.tile) * params_.value_panels + 2 * part;
+    ptx::bulk_load(storage_.smem_e.bytes, params_.e + value_panel * kKdaPanelBytes, e_bytes, full);
 #pragma unroll 1
-    for (int i = 0; i < value_panels; ++i) {
-      ptx::bulk_load(smem[i].bytes, image + i * panel_bytes, panel_bytes, full);
+    for (int i = 0; i < panels; ++i) {
+      uint8_t* const d_out_dv = storage_.smem_d_out_dv.bytes + i * KdaOutputTile::kPanelBytes;
+      const int column = (2 * part + i) * kPanelColumns;
+      ptx::tensor_load(d_out_dv, params_.tensor_map_d_out, {column, chunk.token, head, chunk.batch}, full);
+      ptx::tensor_load(d_out_dv + kKdaPanelBytes, params_.tensor_map_dv, {column, chunk.token, head, chunk.batch},
+                       full);
+    }
+#pragma unroll 1
+    for (int i = 0; i < panels; ++i) {
+      const int64_t state =
+          ((value_panel + i) * params_.record.key_panels + kda_first_key<Config>() / kPanelColumns) * kKdaPanelBytes;
+      ptx::bulk_load(storage_.smem_state[i].bytes, params_.states + state, state_bytes, full);
+      ptx::bulk_load(storage_.smem_d_state[i].bytes, params_.d_states + state, state_bytes, full);
     }
   }
 
-  __device__ __forceinline__ void load_tokens(KdaGradientsInput input, uint8_t* smem, const CUtensorMap& map, int head,
-                                              const KdaChunk& chunk) {
-    load_panels<2, 64>(begin(input, 2 * kKdaPanelBytes), smem, map, head, chunk);
+  __device__ __forceinline__ void load_qk(int head, const KdaChunk& chunk) {
+    uint64_t* const full = &storage_.bar_qk_full;
+    ptx::mbarrier_sleep(&storage_.bar_qk_empty, walk_.parity() ^ 1);
+    ptx::mbarrier_arrive_expect_tx(full, 4 * kKdaPanelBytes);
+    load_panels<2, 64>(full, storage_.smem_k.bytes, params_.tensor_map_k, head, chunk);
+    load_panels<2, 64>(full, storage_.smem_q.bytes, params_.tensor_map_q, head, chunk);
   }
 
   __device__ __forceinline__ void load_g(int head, const KdaChunk& chunk) {
@@ -97,6 +97,7 @@ class KdaGradientsProducer {
   KdaGradientsStorage<Config>& storage_;
   const KdaGradientsParams& params_;
   KdaTileWalk<Config> walk_;
+  uint32_t values_count_ = 0;
 };
 
 }  // namespace warpgrad::cuda::sm90

@@ -19,32 +19,27 @@ class KdaStateProducts {
       : t_(thread), storage_(thread.storage) {}
 
   __device__ __forceinline__ void run(KdaStateGradients& out, KdaDecays& decays) {
-    float accum[32];
-    t_.wait(kKdaE);
-    t_.wait(kKdaDV);
-    t_.wait(kKdaDOut);
-    issue_scores(accum);
-    t_.wait(kKdaState);
-    t_.wait(kKdaDState);
-    issue_state_products(out);
-    // What follows does not depend on the products, and hides them.
-    sum_s_ds(out.s_ds);
+    uint32_t frag_s[32], frag_ds[32];  // A operands, [key][value]
+    float scores[32];
+    ptx::mbarrier_wait(&storage_.bar_values_full, t_.walk.parity());
+    issue_scores(scores);
+    load_states(frag_s, frag_ds);
+    sum_s_ds(frag_s, frag_ds, out.s_ds);
     t_.wait_g();
     load_gate_inputs(t_, decays.g);
+    ptx::pin_registers(decays.g);
+    ptx::wgmma_wait_group<0>();
+    ptx::pin_registers(scores);
+    finish_scores(scores);
+    issue_state_products(out, frag_s, frag_ds);
+    // Loads and stores would wait for products with operands in registers; arithmetic does not.
     KdaGate<Config>(t_).log2_decays(decays.g);
     ptx::pin_registers(decays.g);
     ptx::bar_warp_sync();
-    ptx::wgmma_wait_group<1>();
-    ptx::pin_registers(accum);
-    finish_scores(accum);
     finish_decays(t_, decays);
     ptx::bar_warp_sync();
-    wait_for_state_products(out);
-    t_.release(kKdaState);
-    t_.release(kKdaDState);
-    t_.release(kKdaE);
-    t_.release(kKdaDV);
-    t_.release(kKdaDOut);
+    wait_for_state_products(out, frag_s, frag_ds);
+    ptx::mbarrier_arrive(&storage_.bar_values_empty);
     t_.sync_consumers();
   }
 
@@ -57,44 +52,51 @@ class KdaStateProducts {
     return address[0];
   }
 
-  // [key][token] = states [value][key] transposed, times a [token][value] tile.
-  __device__ __forceinline__ void issue_product(float (&accum)[32], const SmemTile<KdaStateTile> (&states)[2],
-                                                const SmemTile<KdaTokenTile>& tile, bool adds) {
-    const uint64_t a =
-        KdaStateTile::inner_rows_descriptor(address_of(states[0])) + t_.warpgroup * KdaStateTile::kPanelStep;
-    const uint64_t b = KdaTokenTile::inner_columns_descriptor(address_of(tile));
+  __device__ __forceinline__ void load_states(uint32_t (&frag_s)[32], uint32_t (&frag_ds)[32]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      Product::template ss<1, 0>(accum, a + k / 4 * KdaStateTile::kStageStep + KdaStateTile::inner_rows_step(k % 4),
-                                 b + KdaTokenTile::inner_columns_step(k), adds || k > 0);
+      const uint32_t step = kda_block_step(k % 4);
+      ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_state[k / 4].bytes) + step, frag_s + 4 * k);
+      ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_d_state[k / 4].bytes) + step, frag_ds + 4 * k);
     }
+    ptx::pin_registers(frag_s);
+    ptx::pin_registers(frag_ds);
   }
 
-  // One group of products; with `adds` on top of what there is.
-  __device__ __forceinline__ void issue_state_products(KdaStateGradients& out, bool adds = false) {
+  // One group: [key][token] = states [key][value] times [token][value] tiles; with `adds` on top of what there is.
+  __device__ __forceinline__ void issue_state_products(KdaStateGradients& out, const uint32_t (&frag_s)[32],
+                                                       const uint32_t (&frag_ds)[32], bool adds = false) {
+    const uint64_t d_out_dv = KdaOutputTile::inner_columns_descriptor(address_of(storage_.smem_d_out_dv));
+    const uint64_t e = KdaTokenTile::inner_columns_descriptor(address_of(storage_.smem_e));
     ptx::wgmma_fence();
-    issue_product(out.q, storage_.smem_state, storage_.smem_d_out, adds);
-    issue_product(out.m, storage_.smem_state, storage_.smem_dv, adds);
-    issue_product(out.n, storage_.smem_d_state, storage_.smem_e, adds);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      ptx::Wgmma<kKdaType, 128>::rs<0>(out.q_m, frag_s + 4 * k, d_out_dv + KdaOutputTile::inner_columns_step(k),
+                                       adds || k > 0);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      Product::template rs<0>(out.n, frag_ds + 4 * k, e + KdaTokenTile::inner_columns_step(k), adds || k > 0);
+    }
     ptx::wgmma_commit_group();
   }
-  __device__ __forceinline__ void wait_for_state_products(KdaStateGradients& out) {
+  __device__ __forceinline__ void wait_for_state_products(KdaStateGradients& out, uint32_t (&frag_s)[32],
+                                                          uint32_t (&frag_ds)[32]) {
     ptx::wgmma_wait_group<0>();
-    ptx::pin_registers(out.q);
-    ptx::pin_registers(out.m);
+    ptx::pin_registers(out.q_m);
     ptx::pin_registers(out.n);
+    ptx::pin_registers(frag_s);
+    ptx::pin_registers(frag_ds);
   }
 
-  // The diagonal of S dS^T: the A fragment [key][value] of dS is its B fragment, too.
-  __device__ __forceinline__ void sum_s_ds(float (&s_ds)[2]) {
+  // The diagonal of S dS^T: the A fragment of dS is its B fragment, too.
+  __device__ __forceinline__ void sum_s_ds(const uint32_t (&frag_s)[32], const uint32_t (&frag_ds)[32],
+                                           float (&s_ds)[2]) {
     float low[4] = {}, high[4] = {};
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      uint32_t s[4], ds[4];
-      ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_state[k / 4].bytes) + kda_block_step(k % 4), s);
-      ptx::ldmatrix_x4_trans(t_.key_block(storage_.smem_d_state[k / 4].bytes) + kda_block_step(k % 4), ds);
-      ptx::mma_m16n8k16<kKdaType>(low, s, ds[0], ds[2]);
-      ptx::mma_m16n8k16<kKdaType>(high, s, ds[1], ds[3]);
+      ptx::mma_m16n8k16<kKdaType>(low, frag_s + 4 * k, frag_ds[4 * k], frag_ds[4 * k + 2]);
+      ptx::mma_m16n8k16<kKdaType>(high, frag_s + 4 * k, frag_ds[4 * k + 1], frag_ds[4 * k + 3]);
     }
     const int source = (t_.lane & ~3) | (t_.group() >> 1);
     const bool odd = t_.group() & 1;
@@ -103,13 +105,13 @@ class KdaStateProducts {
   }
 
   __device__ __forceinline__ void issue_scores(float (&accum)[32]) {
-    const auto& left = t_.warpgroup == 0 ? storage_.smem_d_out : storage_.smem_dv;
-    const uint64_t a = KdaTokenTile::inner_columns_descriptor(address_of(left));
+    const uint64_t a = KdaOutputTile::inner_columns_descriptor(address_of(storage_.smem_d_out_dv)) +
+                       t_.warpgroup * KdaOutputTile::rows_step(64);
     const uint64_t b = KdaTokenTile::inner_columns_descriptor(address_of(storage_.smem_e));
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      Product::template ss<0, 0>(accum, a + KdaTokenTile::inner_columns_step(k),
+      Product::template ss<0, 0>(accum, a + KdaOutputTile::inner_columns_step(k),
                                  b + KdaTokenTile::inner_columns_step(k), k > 0);
     }
     ptx::wgmma_commit_group();

@@ -9,22 +9,10 @@
 
 namespace warpgrad::cuda::sm90 {
 
-using KdaTokenTile = SwizzledTile<64, 128>;  // [token][key or value]
-using KdaScoreTile = SwizzledTile<64, 64>;   // [token][token]
-using KdaStateTile = SwizzledTile<64, 128>;  // [value][key], one of two value panels
-
-// What is loaded for a tile, each with one slot and its own barriers; g may have two slots. The gradients of q, k and g
-// go out by the slots of those.
-enum KdaGradientsInput : int {
-  kKdaE,
-  kKdaDV,
-  kKdaDOut,
-  kKdaState,
-  kKdaDState,
-  kKdaK,
-  kKdaQ,
-  kNumKdaGradientsInputs,
-};
+using KdaTokenTile = SwizzledTile<64, 128>;    // [token][key or value]
+using KdaOutputTile = SwizzledTile<128, 128>;  // [dO's tokens, then dv's][value]
+using KdaScoreTile = SwizzledTile<64, 64>;     // [token][token]
+using KdaStateTile = SwizzledTile<64, 128>;    // [value][key], one of two value panels
 
 constexpr int kKdaScalarSlots = 2;  // a tile ahead
 
@@ -54,22 +42,39 @@ enum KdaKeySum : int {
   kNumKdaKeySums,
 };
 
+// A and B of the pairs, strictly lower, and the diagonal of A apart.
+struct KdaScores {
+  SmemTile<KdaScoreTile> smem_a, smem_b;
+  float a_diagonal[64];
+};
+
+// What is added for keys or values above 128.
+template <bool kWide>
+struct KdaWideStorage {};
+template <>
+struct KdaWideStorage<true> {
+  float other_sums[kKdaScalarSlots][kNumKdaKeySums][64];  // of the other block of the cluster
+  uint64_t bar_other_sums_full[kKdaScalarSlots];
+  uint64_t bar_scores_full, bar_scores_empty;
+};
+
 template <class Config>
-struct KdaGradientsStorage {
-  SmemTile<KdaTokenTile> smem_e, smem_dv, smem_d_out;
+struct KdaGradientsStorage : KdaScores, KdaWideStorage<Config::kWide> {
+  SmemTile<KdaTokenTile> smem_e;
+  SmemTile<KdaOutputTile> smem_d_out_dv;
   SmemTile<KdaStateTile> smem_state[2], smem_d_state[2];
   SmemTile<KdaTokenTile> smem_k, smem_q;
   alignas(kSwizzleAtomBytes) uint8_t smem_g[Config::kGateSlots][Config::kGateTileBytes];
-  SmemTile<KdaScoreTile> smem_a, smem_b;
 
   alignas(16) float key_sums[kNumKdaKeySums][Config::kConsumerWarps][64];
-  float a_diagonal[64];
   alignas(16) KdaTokenSums token_sums;
   float d_a_log[Config::kConsumerWarps];
   alignas(16) KdaTokenScalars token_scalars[kKdaScalarSlots];
   alignas(16) KdaGateScalars gate_scalars[kKdaScalarSlots];
 
-  uint64_t bar_full[kNumKdaGradientsInputs], bar_empty[kNumKdaGradientsInputs];
+  // The gradients of q, k and g go out by their slots.
+  uint64_t bar_values_full, bar_values_empty;  // E, dO, dv, S, dS, of up to 128 values
+  uint64_t bar_qk_full, bar_qk_empty;
   uint64_t bar_g_full[Config::kGateSlots], bar_g_empty[Config::kGateSlots];
   uint64_t bar_token_scalars_full[kKdaScalarSlots], bar_token_scalars_empty[kKdaScalarSlots];
   uint64_t bar_gate_scalars_full[kKdaScalarSlots], bar_gate_scalars_empty[kKdaScalarSlots];

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "backends/cuda/sm90/kda/gradients/consumer.cuh"
-#include "backends/cuda/sm90/kda/gradients/wide/storage.cuh"
+#include "backends/cuda/sm90/kda/gradients/wide/config.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -20,21 +20,23 @@ class KdaWideStateProducts : KdaStateProducts<Config> {
     if (this->t_.params.value_parts > 1) add_part(true, (first_count + 1) & 1, out);
     // Rows of dO and dv past the chunk's end.
     if (this->t_.gate_scalars().rows < 64) {
-      clear_masked_tokens<Config, 4>(this->t_, out.q);
-      clear_masked_tokens<Config, 4>(this->t_, out.m);
+      clear_masked_tokens<Config, 4>(this->t_, &out.q(0));
+      clear_masked_tokens<Config, 4>(this->t_, &out.m(0));
     }
   }
 
  private:
   __device__ __forceinline__ void add_part(bool adds, uint32_t parity, KdaStateGradients& out) {
     KdaGradientsStorage<Config>& storage = this->storage_;
+    uint32_t frag_s[32], frag_ds[32];
     float s_ds[2];
     ptx::mbarrier_wait(&storage.bar_values_full, parity);
-    this->issue_state_products(out, adds);
-    this->sum_s_ds(s_ds);
+    this->load_states(frag_s, frag_ds);
+    this->sum_s_ds(frag_s, frag_ds, s_ds);
     out.s_ds[0] += s_ds[0];
     out.s_ds[1] += s_ds[1];
-    this->wait_for_state_products(out);
+    this->issue_state_products(out, frag_s, frag_ds, adds);
+    this->wait_for_state_products(out, frag_s, frag_ds);
     ptx::bar_warp_sync();
     ptx::mbarrier_arrive(&storage.bar_values_empty);
   }
