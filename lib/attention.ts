@@ -1,8 +1,9 @@
-import { native, WarpgradRangeError, WarpgradTypeError } from './errors';
+import type { DType } from './dtype';
+import { fromNative, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { addon } from './native';
 import { expectCuSeqlens, expectHeadDim, Operands } from './operands';
 import { nativeStream, type Stream } from './stream';
-import { allocateTensor, type Tensor } from './tensor';
+import { pendingTensor, type Tensor } from './tensor';
 import { describe, expectKnownOptions, flagOption, isList, numberOption, readSizes } from './validate';
 
 /** Largest head dimension. */
@@ -62,56 +63,77 @@ const DENSE_LAYOUTS = { q: '[B, S, H, D]', k: '[B, S, Hkv, D]', v: '[B, S, Hkv, 
 const PACKED_LAYOUTS = { q: '[total, H, D]', k: '[total, Hkv, D]', v: '[total, Hkv, Dv]' };
 
 interface Problem {
-  readonly q: Tensor;
-  readonly k: Tensor;
-  readonly v: Tensor;
   readonly sink: Tensor | undefined;
   readonly outShape: readonly number[];
   readonly lseShape: readonly number[];
+  readonly scale: number;
+  readonly softcap: number;
+  readonly window: Window;
+  readonly offsets: Offsets;
   readonly stream: Stream;
   readonly operands: Operands;
-  readonly arguments: [number, number, number, number, Int32Array | undefined, Int32Array | undefined];
 }
 
-/** Checks what forward and backward have in common. */
+interface Window {
+  readonly left: number;
+  readonly right: number;
+}
+
+interface Offsets {
+  readonly q: Int32Array | undefined;
+  readonly k: Int32Array | undefined;
+}
+
+const FLOAT32: readonly DType[] = ['float32'];
+const DENSE: Offsets = { q: undefined, k: undefined };
+
+/** Of packed rows without a batch. */
+function shapeOf(batch: number | undefined, rows: number, heads: number, dim: number): number[] {
+  return batch === undefined ? [rows, heads, dim] : [batch, rows, heads, dim];
+}
+
+/**
+ * Checks what forward and backward have in common.
+ *
+ * NOTE: a call takes a few microseconds, most of them here while the engine has not optimised it yet. Spreads, patterns,
+ * closures and lists that are there only to be passed on would double that.
+ */
 function checkProblem(caller: string, q: unknown, k: unknown, v: unknown, options: AttentionOptions): Problem {
   const operands = Operands.of(caller, 'q', q);
   const packed = options.cuSeqlensQ !== undefined || options.cuSeqlensK !== undefined;
   const rank = packed ? 3 : 4;
   const layouts = packed ? PACKED_LAYOUTS : DENSE_LAYOUTS;
-  const tensorQ = operands.ranked('q', q, layouts.q, rank);
+  const shapeQ = operands.ranked('q', q, layouts.q, rank).shape;
   const tensorK = operands.ranked('k', k, layouts.k, rank);
-  // NOTE: shapes are frozen, and the engine is slow at slicing frozen arrays.
-  const [batch, rowsQ] = packed ? [undefined, tensorQ.shape[0]] : tensorQ.shape;
-  const shapeOf = (rows: number, ...rest: number[]) => (batch === undefined ? [rows, ...rest] : [batch, rows, ...rest]);
-  const [heads, headDim] = [tensorQ.shape[rank - 2], tensorQ.shape[rank - 1]];
-  const [rowsK, headsKv] = [tensorK.shape[rank - 3], tensorK.shape[rank - 2]];
-  operands.shaped('k', tensorK, shapeOf(rowsK, headsKv, headDim));
+  const shapeK = tensorK.shape;
+  const batch = packed ? undefined : shapeQ[0];
+  const rowsQ = shapeQ[rank - 3];
+  const heads = shapeQ[rank - 2];
+  const headDim = shapeQ[rank - 1];
+  const rowsK = shapeK[rank - 3];
+  const headsKv = shapeK[rank - 2];
+  operands.fitting('k', tensorK, shapeOf(batch, rowsK, headsKv, headDim));
   if (heads < 1 || headsKv < 1 || heads % headsKv !== 0) {
     throw new WarpgradRangeError(`${caller}: the ${heads} heads of q must be a multiple of the ${headsKv} heads of k`);
   }
   const tensorV = operands.ranked('v', v, layouts.v, rank);
   const valueDim = tensorV.shape[rank - 1];
-  operands.shaped('v', tensorV, shapeOf(rowsK, headsKv, valueDim));
+  operands.fitting('v', tensorV, shapeOf(batch, rowsK, headsKv, valueDim));
   expectHeadDim(caller, 'q', headDim, MAX_HEAD_DIM);
   expectHeadDim(caller, 'v', valueDim, MAX_HEAD_DIM);
-  const sink = options.sink === undefined ? undefined : operands.contiguous('sink', options.sink, [heads], ['float32']);
-  const [left, right] = windowOption(caller, options);
-  const [offsetsQ, offsetsK] = packed ? packedOffsets(caller, options, rowsQ, rowsK) : [undefined, undefined];
+  const sink = options.sink === undefined ? undefined : operands.contiguous('sink', options.sink, [heads], FLOAT32);
+  const window = windowOption(caller, options);
+  const offsets = packed ? packedOffsets(caller, options, rowsQ, rowsK) : DENSE;
   return {
-    q: tensorQ,
-    k: tensorK,
-    v: tensorV,
     sink,
-    outShape: Object.freeze(shapeOf(rowsQ, heads, valueDim)),
-    lseShape: Object.freeze(shapeOf(heads, rowsQ)),
+    outShape: Object.freeze(shapeOf(batch, rowsQ, heads, valueDim)),
+    lseShape: Object.freeze(batch === undefined ? [heads, rowsQ] : [batch, heads, rowsQ]),
     stream: operands.stream(options.stream),
     operands,
-    arguments: [
-      numberOption(caller, 'softmaxScale', options.softmaxScale, headDim ** -0.5),
-      softcapOption(caller, options.softcap),
-      ...([left, right, offsetsQ, offsetsK] as const),
-    ],
+    scale: numberOption(caller, 'softmaxScale', options.softmaxScale, headDim ** -0.5),
+    softcap: softcapOption(caller, options.softcap),
+    window,
+    offsets,
   };
 }
 
@@ -126,10 +148,10 @@ function softcapOption(caller: string, value: unknown): number {
   return softcap;
 }
 
-function windowOption(caller: string, options: AttentionOptions): [left: number, right: number] {
+function windowOption(caller: string, options: AttentionOptions): Window {
   const causal = flagOption(caller, 'causal', options.causal);
   const given: unknown = options.window;
-  if (given === undefined) return [Infinity, causal ? 0 : Infinity];
+  if (given === undefined) return { left: Infinity, right: causal ? 0 : Infinity };
   if (!isList(given)) {
     throw new WarpgradTypeError(`${caller}: window must be [left, right], got ${describe(given)}`);
   }
@@ -140,16 +162,10 @@ function windowOption(caller: string, options: AttentionOptions): [left: number,
       `${caller}: window must be [left, right] with whole numbers >= 0 or Infinity, got ${describe(window)}`,
     );
   }
-  const [left, right] = window as [number, number];
-  return [left, causal ? 0 : right];
+  return { left: window[0], right: causal ? 0 : window[1] };
 }
 
-function packedOffsets(
-  caller: string,
-  options: AttentionOptions,
-  rowsQ: number,
-  rowsK: number,
-): [Int32Array, Int32Array] {
+function packedOffsets(caller: string, options: AttentionOptions, rowsQ: number, rowsK: number): Offsets {
   for (const [given, missing] of [
     ['cuSeqlensQ', 'cuSeqlensK'],
     ['cuSeqlensK', 'cuSeqlensQ'],
@@ -163,7 +179,7 @@ function packedOffsets(
       `${caller}: cuSeqlensQ and cuSeqlensK must have equally many entries, got ${offsetsQ.length} and ${offsetsK.length}`,
     );
   }
-  return [offsetsQ, offsetsK];
+  return { q: offsetsQ, k: offsetsK };
 }
 
 /**
@@ -186,19 +202,32 @@ export function attentionForward(
 ): AttentionForwardResult {
   expectKnownOptions('attentionForward', options, FORWARD_OPTIONS);
   const problem = checkProblem('attentionForward', q, k, v, options);
-  const { operands, stream, sink } = problem;
-  const inputs = [operands.handle(q), operands.handle(k), operands.handle(v), operands.optionalHandle(sink)] as const;
-  const out = allocateTensor(problem.outShape, q.dtype, stream);
-  const lse = allocateTensor(problem.lseShape, 'float32', stream);
-  native(() =>
+  const { operands, stream, sink, window, offsets } = problem;
+  const handleQ = operands.handle(q);
+  const handleK = operands.handle(k);
+  const handleV = operands.handle(v);
+  const handleSink = operands.optionalHandle(sink);
+  const out = pendingTensor(problem.outShape, q.dtype, stream);
+  const lse = pendingTensor(problem.lseShape, 'float32', stream);
+  try {
     addon.attentionForward(
       nativeStream(stream),
-      ...inputs,
+      handleQ,
+      handleK,
+      handleV,
+      handleSink,
       operands.handle(out),
       operands.handle(lse),
-      ...problem.arguments,
-    ),
-  );
+      problem.scale,
+      problem.softcap,
+      window.left,
+      window.right,
+      offsets.q,
+      offsets.k,
+    );
+  } catch (error) {
+    throw fromNative(error);
+  }
   return { out, lse };
 }
 
@@ -224,37 +253,46 @@ export function attentionBackward(
   const caller = 'attentionBackward';
   expectKnownOptions(caller, options, BACKWARD_OPTIONS);
   const problem = checkProblem(caller, q, k, v, options);
-  const { operands, stream, sink } = problem;
+  const { operands, stream, sink, window, offsets } = problem;
   operands.shaped('dOut', dOut, problem.outShape);
   operands.contiguous('out', out, problem.outShape);
-  operands.contiguous('lse', lse, problem.lseShape, ['float32']);
+  operands.contiguous('lse', lse, problem.lseShape, FLOAT32);
   const deterministic = flagOption(caller, 'deterministic', options.deterministic);
-  const inputs = [
-    operands.handle(dOut),
-    operands.handle(q),
-    operands.handle(k),
-    operands.handle(v),
-    operands.handle(out),
-    operands.handle(lse),
-    operands.optionalHandle(sink),
-  ] as const;
-  const [dq, dk, dv] = [q, k, v].map((operand) => allocateTensor(operand.shape, q.dtype, stream)) as [
-    Tensor,
-    Tensor,
-    Tensor,
-  ];
-  const dSink = sink && allocateTensor(sink.shape, 'float32', stream);
-  native(() =>
+  const handleDOut = operands.handle(dOut);
+  const handleQ = operands.handle(q);
+  const handleK = operands.handle(k);
+  const handleV = operands.handle(v);
+  const handleOut = operands.handle(out);
+  const handleLse = operands.handle(lse);
+  const handleSink = operands.optionalHandle(sink);
+  const dq = pendingTensor(q.shape, q.dtype, stream);
+  const dk = pendingTensor(k.shape, q.dtype, stream);
+  const dv = pendingTensor(v.shape, q.dtype, stream);
+  const dSink = sink && pendingTensor(sink.shape, 'float32', stream);
+  try {
     addon.attentionBackward(
       nativeStream(stream),
-      ...inputs,
+      handleDOut,
+      handleQ,
+      handleK,
+      handleV,
+      handleOut,
+      handleLse,
+      handleSink,
       operands.handle(dq),
       operands.handle(dk),
       operands.handle(dv),
       operands.optionalHandle(dSink),
-      ...problem.arguments,
+      problem.scale,
+      problem.softcap,
+      window.left,
+      window.right,
+      offsets.q,
+      offsets.k,
       deterministic,
-    ),
-  );
+    );
+  } catch (error) {
+    throw fromNative(error);
+  }
   return dSink ? { dq, dk, dv, dSink } : { dq, dk, dv };
 }

@@ -4,7 +4,7 @@ import type { KdaBackwardOptions, KdaForwardOptions, KdaGate } from './kda-optio
 import { addon, type KdaArguments, type KdaInputs } from './native';
 import { expectCuSeqlens, expectHeadDim, Operands } from './operands';
 import { nativeStream, type Stream } from './stream';
-import { allocateTensor, isTensor, shareTensor, type Tensor } from './tensor';
+import { allocateTensor, isTensor, pendingTensor, shareTensor, type Tensor } from './tensor';
 import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
 
 export type { KdaBackwardOptions, KdaForwardOptions, KdaGate } from './kda-options';
@@ -270,7 +270,7 @@ export function kdaForward(
   const bias = dtBias?.rank === 1 ? dtBias.view([v.shape[2], q.shape[3]]) : dtBias; // no sooner: a refused call holds nothing
   const inputs = [q, k, v, g, beta, aLog, bias, initialState] as const;
   const handles = inputs.map((tensor) => operands.optionalHandle(tensor)) as KdaInputs;
-  const out = allocateTensor(problem.outShape, q.dtype, stream);
+  const out = pendingTensor(problem.outShape, q.dtype, stream);
   const finalState = outputFinalState ? allocateTensor(problem.stateShape, 'float32', stream) : undefined;
   const chunkStates = outputChunkStates ? allocateChunkStates(problem, stream) : undefined;
   const intermediates = saving ? allocateIntermediates(problem, stream) : undefined;
@@ -324,10 +324,15 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
   const stream = operands.stream(options.stream);
   const { shares, intermediates } = keptIn(saved); // again: the options may have disposed of it
   const given = [operands.handle(dOut), operands.optionalHandle(dFinalState)] as const;
-  const like = (tensor: Tensor) => allocateTensor(tensor.shape, tensor.dtype, stream);
-  const optionalLike = (tensor: Tensor | undefined) => tensor && like(tensor);
-  const [dq, dk, dv, dg, dbeta] = [like(q), like(k), like(v), like(g), like(beta)] as const;
-  const [dInitialState, dALog, dDtBias] = [initialState, aLog, dtBias].map(optionalLike);
+  const like = (tensor: Tensor) => pendingTensor(tensor.shape, tensor.dtype, stream);
+  const dq = like(q);
+  const dk = like(k);
+  const dv = like(v);
+  const dg = like(g);
+  const dbeta = like(beta);
+  const dInitialState = initialState && like(initialState);
+  const dALog = aLog && like(aLog);
+  const dDtBias = dtBias && allocateTensor(dtBias.shape, 'float32', stream); // of which the addon sees a view
   const dBias = dDtBias?.rank === 1 ? dDtBias.view([v.shape[2], q.shape[3]]) : dDtBias;
   native(() =>
     addon.kdaBackward(

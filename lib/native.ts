@@ -85,6 +85,8 @@ export interface NativeModule {
     zeroed: boolean,
     reused: OptionalTensor,
   ): NativeTensor;
+  /** A tensor without memory, which an operation gives some to when it is to write it. */
+  tensorHandle(): NativeTensor;
   tensorAdopt(
     stream: NativeStream,
     dtype: number,

@@ -57,10 +57,10 @@ export class Operands {
     return tensor;
   }
 
-  /** A tensor of a given rank, for operands whose sizes the call takes its own from. */
+  /** A tensor of a given rank, for operands whose sizes the call takes its own from; `fitting` checks the others. */
   ranked(name: string, value: unknown, layout: string, rank: number): Tensor {
     const tensor = this.#tensor(name, value);
-    if (tensor.rank !== rank) {
+    if (tensor.shape.length !== rank) {
       throw new WarpgradRangeError(
         `${this.#caller}: ${name} must have ${rank} dimensions ${layout}, got shape [${tensor.shape.join(', ')}]`,
       );
@@ -68,22 +68,23 @@ export class Operands {
     return this.#dense(name, tensor);
   }
 
-  /** A tensor of a given shape and one of the given dtypes; default: the first operand's. */
-  shaped(
-    name: string,
-    value: unknown,
-    shape: readonly number[],
-    dtypes: readonly DType[] = [this.#first.dtype],
-  ): Tensor {
-    const tensor = this.#tensor(name, value);
+  /** Checks the shape and the dtype, by default the first operand's, of a tensor that is right otherwise. */
+  fitting(name: string, tensor: Tensor, shape: readonly number[], dtypes?: readonly DType[]): void {
     if (!sameShape(tensor.shape, shape)) {
       throw new WarpgradRangeError(
         `${this.#caller}: ${name} must have shape [${shape.join(', ')}], got [${tensor.shape.join(', ')}]`,
       );
     }
-    if (!dtypes.includes(tensor.dtype)) {
-      throw new WarpgradTypeError(`${this.#caller}: ${name} must be ${dtypes.join(' or ')}, got ${tensor.dtype}`);
+    if (dtypes ? !dtypes.includes(tensor.dtype) : tensor.dtype !== this.#first.dtype) {
+      const expected = dtypes?.join(' or ') ?? this.#first.dtype;
+      throw new WarpgradTypeError(`${this.#caller}: ${name} must be ${expected}, got ${tensor.dtype}`);
     }
+  }
+
+  /** A tensor of a given shape and one of the given dtypes; default: the first operand's. */
+  shaped(name: string, value: unknown, shape: readonly number[], dtypes?: readonly DType[]): Tensor {
+    const tensor = this.#tensor(name, value);
+    this.fitting(name, tensor, shape, dtypes);
     return this.#dense(name, tensor);
   }
 
@@ -98,7 +99,7 @@ export class Operands {
 
   /** The innermost elements must be neighbours; other strides are free. */
   #dense(name: string, tensor: Tensor): Tensor {
-    const last = tensor.rank - 1;
+    const last = tensor.shape.length - 1;
     if (last >= 0 && tensor.shape[last] > 1 && tensor.strides[last] !== 1) {
       throw new WarpgradRangeError(
         `${this.#caller}: ${name} must have stride 1 in its last dimension, got ${tensor.strides[last]}; call contiguous() first`,

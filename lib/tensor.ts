@@ -57,6 +57,8 @@ export let isTensor: (value: unknown) => value is Tensor;
 export let shareTensor: (caller: string, tensor: Tensor) => TensorShare;
 /** A fresh contiguous tensor with undefined contents, for an operation to write. Internal. */
 export let allocateTensor: (shape: readonly number[], dtype: DType, stream: Stream) => Tensor;
+/** The same without memory yet: the addon gives it some in the operation that writes it. Internal. */
+export let pendingTensor: (shape: readonly number[], dtype: DType, stream: Stream) => Tensor;
 
 /**
  * A strided view on a buffer of one device, which several tensors may share. The buffer is freed once all its tensors are
@@ -149,9 +151,8 @@ export class Tensor {
 
   static #allocate(shape: readonly number[], dtype: DType, stream: Stream, zeroed: boolean): Tensor {
     const code = DTYPES[dtype].nativeCode;
-    const handle = native(() =>
-      addon.tensorAllocate(nativeStream(stream), code, putSizes(shape), zeroed, takeReleased()),
-    );
+    const make = () => addon.tensorAllocate(nativeStream(stream), code, putSizes(shape), zeroed, takeReleased());
+    const handle = native(make);
     return new Tensor(MADE_HERE, handle, shape, undefined, dtype, stream);
   }
 
@@ -392,5 +393,7 @@ export class Tensor {
     };
     isTensor = (value): value is Tensor => typeof value === 'object' && value !== null && #handle in value;
     allocateTensor = (shape, dtype, stream) => Tensor.#allocate(shape, dtype, stream, false);
+    pendingTensor = (shape, dtype, stream) =>
+      new Tensor(MADE_HERE, takeReleased() ?? addon.tensorHandle(), shape, undefined, dtype, stream);
   }
 }

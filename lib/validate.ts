@@ -59,26 +59,28 @@ function describeKnown(value: unknown): string {
   return typeof value === 'function' ? 'a function' : String(value);
 }
 
-/**
- * An object without a property to see, and not made to be plain: a promise that was not awaited, a map. It would be taken
- * for no options at all.
- */
-function hidesItsContents(value: object): boolean {
-  for (const _ in value) return false;
+/** Whether an object was not made to be plain: a promise that was not awaited, a map. */
+function isOfClass(value: object): boolean {
   const prototype = Object.getPrototypeOf(value) as object | null;
   return prototype !== null && Object.getPrototypeOf(prototype) !== null;
 }
 
 /** Refuses options that the operation does not have. @throws WarpgradTypeError */
 export function expectKnownOptions(caller: string, options: unknown, known: readonly string[]): void {
-  const isObject = typeof options === 'object' && options !== null && !isRevokedProxy(options);
-  if (!isObject || Array.isArray(options) || hidesItsContents(options)) {
-    throw new WarpgradTypeError(`${caller}: options must be an object, got ${describe(options)}`);
-  }
-  for (const name in options) {
-    if (!known.includes(name)) {
-      throw new WarpgradTypeError(`${caller}: unknown option '${name}'; the options are ${known.join(', ')}`);
+  const isObject =
+    typeof options === 'object' && options !== null && !isRevokedProxy(options) && !Array.isArray(options);
+  let empty = true;
+  if (isObject) {
+    for (const name in options) {
+      empty = false;
+      if (!known.includes(name)) {
+        throw new WarpgradTypeError(`${caller}: unknown option '${name}'; the options are ${known.join(', ')}`);
+      }
     }
+  }
+  // An object without a property to see would be taken for no options at all.
+  if (!isObject || (empty && isOfClass(options))) {
+    throw new WarpgradTypeError(`${caller}: options must be an object, got ${describe(options)}`);
   }
 }
 

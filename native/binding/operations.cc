@@ -8,6 +8,7 @@
 #include "binding/stream_handle.h"
 #include "binding/tensor_handle.h"
 #include "core/check.h"
+#include "ops/outputs.h"
 
 namespace warpgrad::binding {
 
@@ -18,7 +19,12 @@ constexpr size_t kMostReads = 11, kMostWrites = 8;  // of kdaBackward
 // Reads positional arguments in order, and collects the storages behind the tensors.
 class Arguments {
  public:
-  explicit Arguments(const Napi::CallbackInfo& info) : info_(info) {}
+  explicit Arguments(const Napi::CallbackInfo& info) : info_(info), environment_(Environment::of(info.Env())) {}
+  ~Arguments() {
+    for (TensorHandle* handle : given_memory_) handle->release(environment_, FreedBy::kDispose);
+  }
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
 
   StreamHandle& stream() {
     stream_ = &StreamHandle::from(next());
@@ -26,8 +32,11 @@ class Arguments {
     uses.writes.reserve(kMostWrites);
     return *stream_;
   }
-  TensorView input() { return tensor(uses.reads); }  // undefined gives an absent view
-  TensorView output() { return tensor(uses.writes); }
+  TensorView input() { return tensor(uses.reads, nullptr); }  // undefined gives an absent view
+  TensorView output() { return tensor(uses.writes, nullptr); }
+  // A tensor without memory is given some, of this layout; what is not kept in the end loses it again.
+  TensorView output(const TensorView& layout) { return tensor(uses.writes, &layout); }
+  void keep_outputs() { given_memory_.clear(); }
   float number() { return next().As<Napi::Number>().FloatValue(); }
   bool flag() { return next().As<Napi::Boolean>().Value(); }
   int integer() { return next().As<Napi::Number>().Int32Value(); }
@@ -51,10 +60,14 @@ class Arguments {
  private:
   Napi::Value next() { return info_[position_++]; }
 
-  TensorView tensor(std::vector<StoragePtr>& storages) {
+  TensorView tensor(std::vector<StoragePtr>& storages, const TensorView* layout) {
     const Napi::Value value = next();
     if (value.IsUndefined()) return {};
-    const TensorHandle& handle = Environment::of(info_.Env()).tensors.get(value);
+    TensorHandle& handle = environment_.tensors.get(value);
+    if (layout && !handle.holds_storage()) {
+      handle.allocate(environment_, info_.Env(), *stream_, ops::contiguous_like(*layout));
+      given_memory_.push_back(&handle);
+    }
     WG_CHECK(handle.holds_storage(), ErrorCode::kInternal, "the tensor was disposed");
     stream_->backend_of(*handle.storage());
     storages.push_back(handle.storage());
@@ -62,8 +75,10 @@ class Arguments {
   }
 
   const Napi::CallbackInfo& info_;
+  Environment& environment_;
   StreamHandle* stream_ = nullptr;
   size_t position_ = 0;
+  std::vector<TensorHandle*> given_memory_;
 };
 
 // scale, softcap, windowLeft, windowRight, cuSeqlensQ?, cuSeqlensK?
@@ -110,6 +125,7 @@ Napi::Value run(const Napi::CallbackInfo& info, void (ops::Backend::*operation)(
     read(arguments, params);
     ops::check(params);
     (stream.backend().*operation)(stream.stream(), std::move(params), std::move(arguments.uses));
+    arguments.keep_outputs();
     return info.Env().Undefined();
   });
 }
@@ -119,8 +135,8 @@ Napi::Value attention_forward(const Napi::CallbackInfo& info) {
                                           [](Arguments& arguments, auto& params) {
                                             for (TensorView* view : {&params.q, &params.k, &params.v, &params.sink})
                                               *view = arguments.input();
-                                            for (TensorView* view : {&params.out, &params.lse})
-                                              *view = arguments.output();
+                                            params.out = arguments.output(ops::attention_out(params.q, params.v));
+                                            params.lse = arguments.output(ops::attention_lse(params.q));
                                             params.options = attention_options(arguments);
                                           });
 }
@@ -132,7 +148,10 @@ Napi::Value attention_backward(const Napi::CallbackInfo& info) {
              {&params.d_out, &params.q, &params.k, &params.v, &params.out, &params.lse, &params.sink}) {
           *view = arguments.input();
         }
-        for (TensorView* view : {&params.dq, &params.dk, &params.dv, &params.d_sink}) *view = arguments.output();
+        params.dq = arguments.output(params.q);
+        params.dk = arguments.output(params.k);
+        params.dv = arguments.output(params.v);
+        params.d_sink = arguments.output(params.sink);
         params.options = attention_options(arguments);
         params.deterministic = arguments.flag();
       });
@@ -149,9 +168,8 @@ void read_kda_inputs(Arguments& arguments, Params& params) {
 Napi::Value kda_forward(const Napi::CallbackInfo& info) {
   return run<ops::KdaForwardParams>(info, &ops::Backend::kda_forward, [](Arguments& arguments, auto& params) {
     read_kda_inputs(arguments, params);
-    for (TensorView* view : {&params.out, &params.final_state, &params.chunk_states, &params.saved}) {
-      *view = arguments.output();
-    }
+    params.out = arguments.output(params.v);
+    for (TensorView* view : {&params.final_state, &params.chunk_states, &params.saved}) *view = arguments.output();
     params.options = kda_options(arguments);
   });
 }
@@ -161,10 +179,14 @@ Napi::Value kda_backward(const Napi::CallbackInfo& info) {
     for (TensorView* view : {&params.d_out, &params.d_final_state}) *view = arguments.input();
     read_kda_inputs(arguments, params);
     params.saved = arguments.input();
-    for (TensorView* view : {&params.dq, &params.dk, &params.dv, &params.dg, &params.dbeta, &params.d_initial_state,
-                             &params.d_a_log, &params.d_dt_bias}) {
-      *view = arguments.output();
-    }
+    params.dq = arguments.output(params.q);
+    params.dk = arguments.output(params.k);
+    params.dv = arguments.output(params.v);
+    params.dg = arguments.output(params.g);
+    params.dbeta = arguments.output(params.beta);
+    params.d_initial_state = arguments.output(params.initial_state);
+    params.d_a_log = arguments.output(params.a_log);
+    params.d_dt_bias = arguments.output();
     params.options = kda_options(arguments);
   });
 }

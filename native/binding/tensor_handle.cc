@@ -26,18 +26,26 @@ int64_t read_integer(const Napi::Value& value) {
   return to_integer(value.As<Napi::Number>().DoubleValue());
 }
 
+// What the elements of a view take without gaps.
+size_t contiguous_bytes(const TensorView& view) {
+  int64_t bytes = static_cast<int64_t>(dtype_bytes(view.dtype));
+  for (int i = 0; i < view.rank; ++i) {
+    WG_CHECK(!__builtin_mul_overflow(bytes, view.shape[i], &bytes), kInvalid, "the tensor has too many elements");
+  }
+  return static_cast<size_t>(bytes);
+}
+
 // Reads the shape from Environment::sizes.
 void read_shape(const Napi::Value& rank, TensorView& view) {
   const int64_t count = read_integer(rank);
   WG_CHECK(count >= 0 && count <= kMaxRank, kInvalid, "a tensor has 0 to ", kMaxRank, " dimensions, got ", count);
   view.rank = static_cast<int>(count);
-  int64_t bytes = static_cast<int64_t>(dtype_bytes(view.dtype));
   const double* sizes = Environment::of(rank.Env()).sizes;
   for (int i = 0; i < view.rank; ++i) {
     view.shape[i] = to_integer(sizes[i]);
     WG_CHECK(view.shape[i] >= 0, kInvalid, "sizes must not be negative, got ", view.shape[i]);
-    WG_CHECK(!__builtin_mul_overflow(bytes, view.shape[i], &bytes), kInvalid, "the tensor has too many elements");
   }
+  contiguous_bytes(view);  // checks that there are not too many
 }
 
 // Reads the strides, which follow the shape.
@@ -76,14 +84,22 @@ TensorHandle& live_tensor(const Napi::Value& value) {
   return handle;
 }
 
-// Gives the external of a handle: `reused`, a released one, or a new one.
-Napi::Value hand_out(const Napi::Value& reused, const TensorView& view, StoragePtr storage) {
+// The external of a handle in no use: `reused`, a released one, or a new one.
+Napi::Value empty_external(const Napi::Value& reused) {
   Environment& environment = Environment::of(reused.Env());
-  const Napi::Value external = reused.IsUndefined() ? environment.tensors.add(environment, reused.Env()) : reused;
-  TensorHandle& handle = environment.tensors.get(external);
-  WG_CHECK(!handle.holds_storage(), ErrorCode::kInternal, "the tensor is in use");
-  handle.set(environment, view, std::move(storage));
+  return reused.IsUndefined() ? environment.tensors.add(environment, reused.Env()) : reused;
+}
+
+// Gives the external of a handle that holds `storage`.
+Napi::Value hand_out(const Napi::Value& reused, const TensorView& view, StoragePtr storage) {
+  const Napi::Value external = empty_external(reused);
+  tensor(external).set(Environment::of(reused.Env()), view, std::move(storage));
   return external;
+}
+
+// tensorHandle(): without memory, for an operation to give it some.
+Napi::Value make_handle(const Napi::CallbackInfo& info) {
+  return guarded(info, [&] { return empty_external(info.Env().Undefined()); });
 }
 
 // tensorAllocate(stream, dtype, rank, zeroed, reused?): contiguous. `reused` is a released tensor to fill again.
@@ -94,12 +110,11 @@ Napi::Value allocate(const Napi::CallbackInfo& info) {
     view.dtype = read_dtype(info[1]);
     read_shape(info[2], view);
     view.set_contiguous_strides();
-    const size_t bytes = static_cast<size_t>(view.num_elems()) * dtype_bytes(view.dtype);
-    Environment::of(info.Env()).before_allocation(info.Env(), bytes);
-    StoragePtr storage = stream.backend().allocate(bytes, stream.stream());
-    view.data = storage->data();
-    if (info[3].As<Napi::Boolean>().Value()) stream.backend().zero(stream.stream(), storage);
-    return hand_out(info[4], view, std::move(storage));
+    const Napi::Value external = empty_external(info[4]);
+    TensorHandle& handle = tensor(external);
+    handle.allocate(Environment::of(info.Env()), info.Env(), stream, view);
+    if (info[3].As<Napi::Boolean>().Value()) stream.backend().zero(stream.stream(), handle.storage());
+    return external;
   });
 }
 
@@ -234,7 +249,16 @@ Napi::Value copy(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
+void TensorHandle::allocate(Environment& environment, Napi::Env env, StreamHandle& stream, TensorView layout) {
+  const size_t bytes = contiguous_bytes(layout);
+  environment.before_allocation(env, bytes);
+  StoragePtr storage = stream.backend().allocate(bytes, stream.stream());
+  layout.data = storage->data();
+  set(environment, layout, std::move(storage));
+}
+
 void TensorHandle::set(Environment& environment, const TensorView& view, StoragePtr storage) {
+  WG_CHECK(!holds_storage(), ErrorCode::kInternal, "the tensor is in use");
   view_ = view;
   storage_ = std::move(storage);
   if (storage_->num_handles++ == 0) environment.note_allocated(storage_->bytes());
@@ -258,6 +282,7 @@ void define_tensors(Napi::Env env, Napi::Object exports) {
   const auto memory = Napi::ArrayBuffer::New(env, sizes, sizeof(Environment::sizes));
   exports.Set("sizes", Napi::Float64Array::New(env, 2 * kMaxRank, memory, 0));
   exports.Set("tensorAllocate", Napi::Function::New<allocate>(env));
+  exports.Set("tensorHandle", Napi::Function::New<make_handle>(env));
   exports.Set("tensorAdopt", Napi::Function::New<adopt>(env));
   exports.Set("tensorView", Napi::Function::New<make_view>(env));
   exports.Set("tensorRelease", Napi::Function::New<release>(env));

@@ -8,6 +8,7 @@
 namespace warpgrad::binding {
 
 class Environment;
+class StreamHandle;
 
 enum class FreedBy { kDispose, kCollector };
 
@@ -23,6 +24,8 @@ class TensorHandle {
   bool holds_storage() const { return storage_ != nullptr; }
 
   void set(Environment& environment, const TensorView& view, StoragePtr storage);
+  // Takes memory for the elements of a contiguous layout, which the stream's work is to write.
+  void allocate(Environment& environment, Napi::Env env, StreamHandle& stream, TensorView layout);
   void release(Environment& environment, FreedBy by);
 
   napi_ref external = nullptr;  // weak; null while the handle is in no use

@@ -231,7 +231,7 @@ void CudaBackend::attention_backward(Stream& stream, ops::AttentionBackwardParam
   AttentionBwdPlanned& planned = operation_caches(stream).attention_bwd.find_or_make(
       [&](const AttentionBwdPlanned& entry) { return entry.serves(params); },
       [&] {
-        AttentionBwdPlanned fresh{params, sm90::plan_attention_bwd(params), nullptr};
+        AttentionBwdPlanned fresh{params, sm90::plan_attention_bwd(params), {}, nullptr};
         std::vector<char> header(fresh.plan.header_bytes());
         fresh.plan.write_header(header.data());
         fresh.header = upload(header, stream);
@@ -240,7 +240,7 @@ void CudaBackend::attention_backward(Stream& stream, ops::AttentionBackwardParam
   uses.reads.push_back(planned.header);
   const StoragePtr scratch = workspace(planned.plan.workspace.bytes, stream);
   enqueue("attentionBackward", stream, uses, [&](cudaStream_t handle) {
-    sm90::launch_attention_bwd(params, planned.plan, planned.header->data(), scratch->data(), handle);
+    sm90::launch_attention_bwd(params, planned.plan, planned.maps, planned.header->data(), scratch->data(), handle);
   });
 }
 

@@ -29,11 +29,13 @@ struct AttentionFwdPlanned {
 struct AttentionBwdPlanned {
   ops::AttentionBackwardParams params;
   sm90::AttentionBwdPlan plan;
+  sm90::AttentionBwdMaps maps;
   StoragePtr header;
 
   bool serves(const ops::AttentionBackwardParams& wanted) const {
-    return params.q.same_layout(wanted.q) && params.k.same_layout(wanted.k) && params.v.same_layout(wanted.v) &&
-           params.options == wanted.options && params.deterministic == wanted.deterministic &&
+    return params.d_out.same_layout(wanted.d_out) && params.q.same_layout(wanted.q) && params.k.same_layout(wanted.k) &&
+           params.v.same_layout(wanted.v) && params.options == wanted.options &&
+           params.deterministic == wanted.deterministic &&
            static_cast<bool>(params.sink) == static_cast<bool>(wanted.sink);
   }
 };

@@ -11,12 +11,13 @@ namespace warpgrad::cuda {
 
 namespace {
 
-constexpr size_t kMaxBlockBytes = size_t{64} << 20;
+constexpr size_t kLargeBytes = size_t{64} << 20;
 constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 
-// An eighth of the next power of two at least, so that few sizes share the blocks and at most an eighth is wasted.
+// An eighth of the next power of two at least, so that few sizes share the blocks and at most an eighth is wasted. Of
+// large blocks nothing is.
 size_t block_bytes(size_t bytes) {
-  if (bytes > kMaxBlockBytes) return bytes;
+  if (bytes > kLargeBytes) return bytes;
   const size_t step = std::max<size_t>(std::bit_ceil(bytes) / 8, 512);
   return (std::max<size_t>(bytes, 1) + step - 1) / step * step;  // an empty tensor has an address too
 }
@@ -30,7 +31,7 @@ Arena::Arena(std::shared_ptr<CudaDevice> device, cudaStream_t stream, bool for_a
 
 Arena::~Arena() {
   device_->remove_arena(this);
-  give_back_all();
+  give_back_above(0);
 }
 
 void* Arena::allocate(size_t bytes) {
@@ -52,33 +53,37 @@ void* Arena::allocate(size_t bytes) {
 void Arena::free(void* data, size_t bytes) noexcept {
   const size_t size = block_bytes(bytes);
   std::lock_guard lock(mutex_);
-  if (!keeps_all_ && size > kMaxBlockBytes) {
+  const auto full = [&] { return !keeps_all_ && kept_bytes_ + size > kMaxKeptBytes; };
+  if (size > kLargeBytes && full()) {
     cudaFreeAsync(data, stream_);  // fails only after a fault, or while the process ends
     return;
   }
-  // Sizes that nobody asks for any more must not fill the place of others.
-  if (!keeps_all_ && kept_bytes_ + size > kMaxKeptBytes) give_back_all();
+  // Sizes that nobody asks for any more must not fill the place of others. Large blocks make room first.
+  if (full()) give_back_above(kLargeBytes);
+  if (full()) give_back_above(0);
   kept_[size].push_back(data);
   kept_bytes_ += size;
 }
 
 void Arena::trim() noexcept {
   std::lock_guard lock(mutex_);
-  if (!keeps_all_) give_back_all();
+  if (!keeps_all_) give_back_above(0);
 }
 
 void Arena::keep_all(bool keep) noexcept {
   std::lock_guard lock(mutex_);
   keeps_all_ = keep;
-  if (!keep && kept_bytes_ > kMaxKeptBytes) give_back_all();
+  if (!keep && kept_bytes_ > kMaxKeptBytes) give_back_above(0);
 }
 
-void Arena::give_back_all() noexcept {
-  for (const auto& [size, blocks] : kept_) {
+void Arena::give_back_above(size_t bytes) noexcept {
+  std::erase_if(kept_, [&](const auto& entry) {
+    const auto& [size, blocks] = entry;
+    if (size <= bytes) return false;
     for (void* data : blocks) cudaFreeAsync(data, stream_);
-  }
-  kept_.clear();
-  kept_bytes_ = 0;
+    kept_bytes_ -= size * blocks.size();
+    return true;
+  });
 }
 
 }  // namespace warpgrad::cuda

@@ -32,7 +32,7 @@ class Arena {
   void keep_all(bool keep) noexcept;
 
  private:
-  void give_back_all() noexcept;
+  void give_back_above(size_t bytes) noexcept;  // blocks of more than these
 
   std::shared_ptr<CudaDevice> device_;
   cudaStream_t stream_;

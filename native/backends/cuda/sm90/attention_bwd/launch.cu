@@ -40,9 +40,11 @@ void clear(const TensorView& view, int64_t first_row, cudaStream_t stream) {
 
 class Launcher {
  public:
-  Launcher(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, void* header, void* workspace)
+  Launcher(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, AttentionBwdMaps& maps,
+           void* header, void* workspace)
       : params_(params),
         plan_(plan),
+        maps_(maps),
         header_(static_cast<char*>(header)),
         workspace_(static_cast<char*>(workspace)),
         q_(params.q),
@@ -72,6 +74,10 @@ class Launcher {
     return reinterpret_cast<const AttentionBwdSequence*>(header_ + kAttentionBwdCounterBytes);
   }
   int32_t* dq_turn() const { return plan_.in_turn ? at<int32_t>(plan_.workspace.dq_turn) : nullptr; }
+
+  const CUtensorMap& rows_map(AttentionBwdOperand operand, const TensorView& view, int32_t row_end, int rows) const {
+    return maps_.get(operand, view.data, [&] { return make_rows_map(kOperation, view, row_end, rows); });
+  }
 
   AttentionBwdRows rows() const {
     AttentionBwdRows rows{};
@@ -111,10 +117,11 @@ class Launcher {
     AttentionBwdKernelParams result{};
     result.q_row_end = q_.packed ? kPackedRowEnd : static_cast<int32_t>(q_.rows);
     result.k_row_end = q_.packed ? kPackedRowEnd : static_cast<int32_t>(k_.rows);
-    result.tensor_map_q = make_rows_map(kOperation, params_.q, result.q_row_end, plan_.kernel->block_m);
-    result.tensor_map_d_out = make_rows_map(kOperation, params_.d_out, result.q_row_end, plan_.kernel->block_m);
-    result.tensor_map_k = make_rows_map(kOperation, params_.k, result.k_row_end, plan_.kernel->block_n);
-    result.tensor_map_v = make_rows_map(kOperation, params_.v, result.k_row_end, plan_.kernel->block_n);
+    using Operand = AttentionBwdOperand;
+    result.tensor_map_q = rows_map(Operand::kQ, params_.q, result.q_row_end, plan_.kernel->block_m);
+    result.tensor_map_d_out = rows_map(Operand::kDOut, params_.d_out, result.q_row_end, plan_.kernel->block_m);
+    result.tensor_map_k = rows_map(Operand::kK, params_.k, result.k_row_end, plan_.kernel->block_n);
+    result.tensor_map_v = rows_map(Operand::kV, params_.v, result.k_row_end, plan_.kernel->block_n);
     result.wrap = q_.packed ? kPackedRowEnd : 0;
 
     result.lse_log2 = at<const float>(plan_.workspace.lse_log2);
@@ -187,6 +194,7 @@ class Launcher {
 
   const ops::AttentionBackwardParams& params_;
   const AttentionBwdPlan& plan_;
+  AttentionBwdMaps& maps_;
   char* const header_;
   char* const workspace_;
   const AttentionOperand q_, k_, out_, d_out_;
@@ -194,8 +202,8 @@ class Launcher {
 
 }  // namespace
 
-void launch_attention_bwd(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, void* header,
-                          void* workspace, cudaStream_t stream) {
+void launch_attention_bwd(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan,
+                          AttentionBwdMaps& maps, void* header, void* workspace, cudaStream_t stream) {
   if (plan.num_tiles == 0 || plan.all_row_blocks == 0) {  // no keys, or no queries
     for (const TensorView* grad : {&params.dq, &params.dk, &params.dv, &params.d_sink}) clear(*grad, 0, stream);
     return;
@@ -206,7 +214,7 @@ void launch_attention_bwd(const ops::AttentionBackwardParams& params, const Atte
     clear(params.dv, params.options.cu_seqlens_k.back(), stream);
   }
   const int multiprocessors = multiprocessor_count(kOperation);
-  const Launcher launcher(params, plan, header, workspace);
+  const Launcher launcher(params, plan, maps, header, workspace);
   check_cuda(plan.kernel->run(launcher.launch(multiprocessors), stream), kOperation, "launch");
   if (params.sink) {
     const AttentionOperand q(params.q);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cuda/sm90/attention_bwd/params.h"
+#include "backends/cuda/sm90/tile/tensor_map_cache.h"
 #include "ops/attention.h"
 
 namespace warpgrad::cuda::sm90 {
@@ -37,12 +38,16 @@ struct AttentionBwdPlan {
   Workspace workspace;
 };
 
+// The tensor maps of a plan's last launch.
+enum class AttentionBwdOperand { kQ, kK, kV, kDOut, kCount };
+using AttentionBwdMaps = TensorMapCache<AttentionBwdOperand>;
+
 // `params` has passed ops::check. Throws Error(kUnsupported) for what no kernel here can do.
 AttentionBwdPlan plan_attention_bwd(const ops::AttentionBackwardParams& params);
 
 // Enqueues the backward on `stream` of the current device. Device pointers in `params`, of tensors that the copy engine
 // can read; `header` and `workspace` as above.
-void launch_attention_bwd(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan, void* header,
-                          void* workspace, cudaStream_t stream);
+void launch_attention_bwd(const ops::AttentionBackwardParams& params, const AttentionBwdPlan& plan,
+                          AttentionBwdMaps& maps, void* header, void* workspace, cudaStream_t stream);
 
 }  // namespace warpgrad::cuda::sm90

@@ -59,10 +59,11 @@ AttentionFwdKernelParams kernel_params(const ops::AttentionForwardParams& params
   const bool has_keys = params.k.num_elems() > 0;
   const TensorView& keys = has_keys ? params.k : params.q;
   const TensorView& values = has_keys ? params.v : params.out;
-  result.tensor_map_q = maps.get(maps.kQ, params.q.data, [&] { return query_map(params.q, plan); });
-  result.tensor_map_k = maps.get(maps.kK, keys.data, [&] { return key_map(keys, plan); });
-  result.tensor_map_v = maps.get(maps.kV, values.data, [&] { return key_map(values, plan); });
-  result.tensor_map_out = maps.get(maps.kOut, params.out.data, [&] { return query_map(params.out, plan); });
+  using Operand = AttentionFwdOperand;
+  result.tensor_map_q = maps.get(Operand::kQ, params.q.data, [&] { return query_map(params.q, plan); });
+  result.tensor_map_k = maps.get(Operand::kK, keys.data, [&] { return key_map(keys, plan); });
+  result.tensor_map_v = maps.get(Operand::kV, values.data, [&] { return key_map(values, plan); });
+  result.tensor_map_out = maps.get(Operand::kOut, params.out.data, [&] { return query_map(params.out, plan); });
   result.k_row_end = plan.k_row_end;
   result.k_wrap = params.q.rank == 3 ? kPackedRowEnd : 0;
 

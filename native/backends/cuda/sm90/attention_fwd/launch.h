@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/cuda/sm90/attention_fwd/params.h"
+#include "backends/cuda/sm90/tile/tensor_map_cache.h"
 #include "ops/attention.h"
 
 namespace warpgrad::cuda::sm90 {
@@ -30,24 +31,9 @@ struct AttentionFwdPlan {
   void write_workspace(void* host) const;
 };
 
-// The tensor maps of a plan's last launch, encoded again only for another address.
-class AttentionFwdMaps {
- public:
-  enum Operand { kQ, kK, kV, kOut, kNumOperands };
-
-  template <class Encode>
-  const CUtensorMap& get(Operand operand, const void* address, Encode encode) {
-    if (addresses_[operand] != address) {
-      maps_[operand] = encode();
-      addresses_[operand] = address;
-    }
-    return maps_[operand];
-  }
-
- private:
-  const void* addresses_[kNumOperands] = {};
-  CUtensorMap maps_[kNumOperands];
-};
+// The tensor maps of a plan's last launch.
+enum class AttentionFwdOperand { kQ, kK, kV, kOut, kCount };
+using AttentionFwdMaps = TensorMapCache<AttentionFwdOperand>;
 
 // `params` has passed ops::check. Throws Error(kUnsupported) for what no kernel here can do.
 AttentionFwdPlan plan_attention_fwd(const ops::AttentionForwardParams& params);
