@@ -93,7 +93,7 @@ describeCuda('KDA on streams', () => {
 
 describeCuda('memory of KDA', () => {
   // For each chunk of 64 tokens and each value head, in bfloat16: its first state [K, V], E [64, V], Kd, Kr, Qd [64, K], T and
-  // Aqk [64, 64]; in float32 a decay of each key, two norms and beta of each token (docs/kda.md).
+  // Aqk [64, 64], of which ten blocks of 16 x 16 on and below the diagonal; in float32 a decay of each key, two norms and beta of each token (docs/kda.md).
   test('what a saving forward keeps for the backward is the states, E and the records of all chunks', async () => {
     const { tensors } = drawKdaTwins(pool, { T: 1000, heads: [2, 4], dims: [128, 128] });
     const { q, k, v, g, beta } = Object.fromEntries(
@@ -103,7 +103,7 @@ describeCuda('memory of KDA', () => {
     const before = memoryStats(CUDA);
     const options = { qkL2Norm: true, betaLogits: true, gate: { lowerBound: -5 }, saveIntermediates: true };
     const { out, saved } = kdaForward(q, k, v, g, beta, options);
-    const perChunk = 2 * (128 * 128 + 64 * 128 + 3 * 64 * 128 + 2 * 64 * 64) + 4 * (128 + 3 * 64);
+    const perChunk = 2 * (128 * 128 + 64 * 128 + 3 * 64 * 128 + 2 * 10 * 16 * 16) + 4 * (128 + 3 * 64);
     const kept = Math.ceil(1000 / 64) * 4 * perChunk;
     expect(saved.intermediateBytes).toBe(kept);
     expect(memoryStats(CUDA).liveBytes - before.liveBytes).toBe(out.byteLength + kept);
