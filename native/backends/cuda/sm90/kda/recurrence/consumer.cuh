@@ -285,7 +285,7 @@ class KdaRecurrenceConsumer {
   __device__ __forceinline__ void load_values(int i, ValueOperand& v) const {
     const bool counts = key_part_ == 0 && (!Config::kSegment || work_.value_panel < params_.value_panels);
     if constexpr (Config::kValuesInStage) {
-      const uint32_t tile = ptx::shared_address(storage_.stages[at_.stage].v.tiles[0].bytes) + values_offset_;
+      const uint32_t tile = ptx::shared_address(storage_.v.tiles[at_.stage].bytes) + values_offset_;
 #pragma unroll
       for (int k = 0; k < Config::kTokenSteps; ++k) {
         ptx::ldmatrix_x4_trans(tile + k * 16 * kPanelRowBytes, v + 4 * k);

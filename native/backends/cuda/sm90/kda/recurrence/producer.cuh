@@ -49,7 +49,7 @@ class KdaRecurrenceProducer {
     // Those of a transition are not looked at.
     const int value_panel = work_.value_panel < params_.value_panels ? work_.value_panel : 0;
     if constexpr (Config::kValuesInStage) {
-      ptx::tensor_load(stage.v.tiles, params_.tensor_map_v,
+      ptx::tensor_load(&storage_.v.tiles[stage_idx], params_.tensor_map_v,
                        {value_panel * kPanelColumns, chunk.token, work_.head, chunk.batch, 0}, full);
     } else {
 #pragma unroll

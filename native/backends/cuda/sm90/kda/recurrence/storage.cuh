@@ -9,19 +9,20 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 struct KdaRecurrenceStorage {
-  // One chunk's record in its order, or what this block needs of it, but for the decay; then v.
+  // One chunk's record in its order, or what this block needs of it, but for the decay.
   struct alignas(kSwizzleAtomBytes) Stage {
     SmemTile<typename Config::KeyTile> kd, kr;
     SmemTile<typename Config::ScoreTile> t;
     SmemTile<typename Config::KeyTile> qd;
     SmemTile<typename Config::ScoreTile> aqk;
-    [[no_unique_address]] SmemTiles<Config::kValuesInStage ? 1 : 0, typename Config::ValueTile> v;
   };
+  template <int kCount>
+  using ValueTiles = SmemTiles<kCount, typename Config::ValueTile>;
   Stage stages[Config::kStages];
-  template <bool kPresent>
-  using ValueTiles = SmemTiles<kPresent ? Config::kValueParts : 0, typename Config::ValueTile>;
-  [[no_unique_address]] ValueTiles<Config::kWithOut && !Config::kOutInStage> out;
-  [[no_unique_address]] ValueTiles<Config::kWithImages && !Config::kEInStage> e_image;
+  // NOTE: not in a stage, where it would take room when empty; nvcc 13.0 miscounts with [[no_unique_address]].
+  ValueTiles<Config::kValuesInStage ? Config::kStages : 0> v;
+  ValueTiles<Config::kWithOut && !Config::kOutInStage ? Config::kValueParts : 0> out;
+  ValueTiles<Config::kWithImages && !Config::kEInStage ? Config::kValueParts : 0> e_image;
   alignas(16) float decay[Config::kStages][Config::kKeyPanels * kPanelColumns];
 
   uint64_t bar_full[Config::kStages], bar_empty[Config::kStages];

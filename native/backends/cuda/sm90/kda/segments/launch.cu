@@ -31,7 +31,7 @@ class Combiner {
   __device__ __forceinline__ Combiner(Storage& storage, const Params& params)
       : storage_(storage), params_(params), key_(threadIdx.x % kKeys), group_(threadIdx.x / kKeys) {}
 
-  // S_{s+1} = M_s S_s + E_s, where E_s makes room for S_s.
+  // S_{s+1} = M_s S_s + B_s, where B_s makes room for S_s.
   __device__ __forceinline__ void run(const KdaSegmented& sequence, int head, int first_column) {
     const int64_t head_floats = static_cast<int64_t>(params_.values + kKeys) * kKeys;
     const int64_t segment_floats = params_.value_heads * head_floats;
