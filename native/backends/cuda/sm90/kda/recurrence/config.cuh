@@ -3,6 +3,7 @@
 #include "backends/cuda/sm90/kda/layout.h"
 #include "backends/cuda/sm90/limits.h"
 #include "backends/cuda/sm90/tile/swizzled_tile.cuh"
+#include "backends/cuda/sm90/tile/triangle_tile.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
@@ -25,7 +26,8 @@ struct KdaRecurrenceConfig {
   static constexpr int kKeyParts = kKeyPanels == 4 ? 2 : 1;
   // v comes with a stage; two warpgroups leave no room for it and read it themselves, in each other's shadow.
   static constexpr bool kValuesInStage = kWarpgroups == 1;
-  static constexpr int kProducerRegisters = 64, kConsumerRegisters = 224;  // with two consumers
+  static constexpr int kProducerRegisters = kKeyParts > 1 ? 40 : 56;  // with two consumers
+  static constexpr int kConsumerRegisters = kKeyParts > 1 ? 232 : 224;
 
   // Derived
   static constexpr int kValueParts = kWarpgroups / kKeyParts;  // of 64 columns of V
@@ -37,10 +39,11 @@ struct KdaRecurrenceConfig {
       kResult == KdaRecurrenceResult::kImages || kResult == KdaRecurrenceResult::kOutAndImages;
   // Where there are registers for it.
   static constexpr bool kWithChunkStates = kWithOut && !(kWithImages && kKeyParts > 1);
-  // The image of S leaves from the places of Kd and Qd, once these have been read. E and o take that of T where there
-  // is no other room, or in the case of E no need.
-  static constexpr bool kOutInStage = kWithOut && kKeyParts > 1;
-  static constexpr bool kEInStage = kValueParts == 1;
+  // The image of S leaves from the places of Kd and Qd, once these have been read, that of E from the place of v. Where
+  // v has none E has room of its own, as o has; with 256 keys there is none but the place of T, for E and then o.
+  static constexpr bool kInPlaceOfT = kKeyParts > 1;
+  static constexpr bool kOutInStage = kWithOut && kInPlaceOfT;
+  static constexpr bool kEHasRoom = kWithImages && !kValuesInStage && !kInPlaceOfT;
   static constexpr int kOutSlots = kOutInStage ? kStages : 1;
   static constexpr bool kMovesRegisters = kWarpgroups > 1;
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;
@@ -51,7 +54,6 @@ struct KdaRecurrenceConfig {
   // A producer and a storer warp; setmaxnreg takes whole warpgroups.
   static constexpr int kThreads = kConsumerThreads + (kMovesRegisters ? kWarpgroupThreads : 2 * kWarpThreads);
   using KeyTile = SwizzledTile<kKdaChunkRows, kKeyPanels * kPanelColumns>;
-  using ScoreTile = SwizzledTile<kKdaChunkRows, kKdaChunkRows>;
   using ValueTile = SwizzledTile<kKdaChunkRows, kPanelColumns>;  // of one warpgroup
   using StateTile = KeyTile;                                     // [64 values, keys]
   static constexpr int kKeySteps = kOwnKeyPanels * kPanelColumns / 16;
@@ -62,8 +64,10 @@ struct KdaRecurrenceConfig {
   // Guarded
   static_assert(kKeyPanels == 1 || kKeyPanels == 2 || kKeyPanels == 4);
   static_assert(kWarpgroups == 2 || (kWarpgroups == 1 && kKeyParts == 1));
-  static_assert(!kMovesRegisters ||
-                kWarpgroupThreads * (kProducerRegisters + kWarpgroups * kConsumerRegisters) <= kRegistersPerBlock);
+  // No more than the block starts with, else setmaxnreg waits for ever.
+  static constexpr int kStartRegisters = kRegistersPerBlock / kThreads / 8 * 8;
+  static_assert(!kMovesRegisters || kWarpgroupThreads * (kProducerRegisters + kWarpgroups * kConsumerRegisters) <=
+                                        kThreads * kStartRegisters);
 };
 
 }  // namespace warpgrad::cuda::sm90

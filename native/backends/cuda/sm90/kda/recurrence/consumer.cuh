@@ -24,7 +24,6 @@ class KdaRecurrenceConsumer {
   using Storage = KdaRecurrenceStorage<Config>;
   using Stage = typename Storage::Stage;
   using KeyTile = typename Config::KeyTile;
-  using ScoreTile = typename Config::ScoreTile;
   using ValueTile = typename Config::ValueTile;
   using ValueProduct = ptx::Wgmma<DType::kBFloat16, 64>;                                     // 64 values x 64 tokens
   using StateProduct = ptx::Wgmma<DType::kBFloat16, Config::kOwnKeyPanels * kPanelColumns>;  // 64 values x keys
@@ -33,6 +32,8 @@ class KdaRecurrenceConsumer {
   using State = float[Config::kStateRegisters];
   using StateOperand = uint32_t[Config::kStateRegisters / 2];
   // Warpgroups that share values take a part of the tokens each of Aqk E and of what is stored of E and o.
+  // Before T R is waited for, or in the shadow of the products of E, which images take.
+  static constexpr bool kPutsOutEarly = Config::kWithImages;
   static constexpr int kOwnTokenSteps = Config::kTokenSteps / Config::kKeyParts;
 
   __device__ __forceinline__ KdaRecurrenceConsumer(Storage& storage, const KdaRecurrenceParams& params,
@@ -84,28 +85,21 @@ class KdaRecurrenceConsumer {
       ptx::bar_warp_sync();  // keeps the scaling out of the issue of the products
       scale_state(state);
 
-      ValueOperand out_operand;
+      ValueOperand operand, out_operand;
+      ptx::wgmma_wait_group<0>();  // Kd S
+      ptx::pin_registers(accum);
+      round_sum(stage.kd, accum, operand);
+      ptx::pin_registers(operand);
+      multiply_t_r(stage, operand, accum);
+      ptx::bar_warp_sync();
       if constexpr (Config::kWithOut) {
         ptx::pin_registers(out);
         if (i > 0) round_sum(storage_.stages[at_.before().stage].qd, out, out_operand);
         ptx::pin_registers(out_operand);
         ptx::pin_registers(out);
-        ptx::pin_registers(state);
-        multiply_qd_state<0>(stage, state_operand, out);
+        multiply_qd_state(stage, state_operand, out);
         ptx::bar_warp_sync();
-      }
-
-      ptx::wgmma_wait_group<Config::kWithOut ? 1 : 0>();  // Kd S
-      ptx::pin_registers(accum);
-      ValueOperand operand;
-      round_sum(stage.kd, accum, operand);
-      ptx::pin_registers(operand);
-      multiply_t_r(stage, operand, accum);
-      if constexpr (Config::kWithOut) {
-        ptx::pin_registers(out);
-        multiply_qd_state<1>(stage, state_operand, out);
-        ptx::bar_warp_sync();
-        if (i > 0) put_out(out_operand);
+        if (kPutsOutEarly && i > 0) put_out(out_operand);
       }
 
       ptx::wgmma_wait_group<Config::kWithOut ? 1 : 0>();  // T R
@@ -114,6 +108,9 @@ class KdaRecurrenceConsumer {
       ptx::pin_registers(operand);
       ptx::pin_registers(state);
       add_products_of_e(stage, operand, state, out);
+      if constexpr (Config::kWithOut) {
+        if (!kPutsOutEarly && i > 0) put_out(out_operand);
+      }
       if constexpr (Config::kWithImages) put_images(stage, state_operand, operand);
 
       at_.advance();
@@ -185,14 +182,12 @@ class KdaRecurrenceConsumer {
     ptx::pin_registers(state);
   }
 
-  // oᵀ = Sᵀ Qdᵀ, in two halves of the keys: the tensor cores have the first while R is rounded, the second while E is.
-  template <int kPart>
+  // oᵀ = Sᵀ Qdᵀ
   __device__ __forceinline__ void multiply_qd_state(Stage& stage, const StateOperand& operand, Values& out) {
     const uint64_t qd = KeyTile::inner_columns_descriptor(ptx::shared_address(own_keys(stage.qd)));
-    constexpr int kHalf = Config::kKeySteps / 2;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = kHalf * kPart; k < kHalf * (kPart + 1); ++k) {
+    for (int k = 0; k < Config::kKeySteps; ++k) {
       ValueProduct::template rs<0>(out, operand + 4 * k, qd + KeyTile::inner_columns_step(k), k > 0);
     }
     ptx::wgmma_commit_group();
@@ -200,11 +195,11 @@ class KdaRecurrenceConsumer {
 
   // Eᵀ = Rᵀ Tᵀ
   __device__ __forceinline__ void multiply_t_r(Stage& stage, const ValueOperand& r, Values& e) {
-    const uint64_t t = ScoreTile::inner_columns_descriptor(ptx::shared_address(stage.t.bytes));
+    const uint64_t t = TriangleTile::inner_columns_descriptor(ptx::shared_address(stage.t.bytes));
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < Config::kTokenSteps; ++k) {
-      ValueProduct::template rs<0>(e, r + 4 * k, t + ScoreTile::inner_columns_step(k), k > 0);
+      ValueProduct::template rs<0>(e, r + 4 * k, t + TriangleTile::inner_columns_step(k), k > 0);
     }
     ptx::wgmma_commit_group();
   }
@@ -212,7 +207,7 @@ class KdaRecurrenceConsumer {
   // Sᵀ += Eᵀ Kr, oᵀ += Eᵀ Aqkᵀ
   __device__ __forceinline__ void add_products_of_e(Stage& stage, const ValueOperand& e, State& state, Values& out) {
     const uint64_t kr = KeyTile::inner_rows_descriptor(ptx::shared_address(own_keys(stage.kr)));
-    const uint64_t aqk = ScoreTile::inner_columns_descriptor(ptx::shared_address(stage.aqk.bytes));
+    const uint64_t aqk = TriangleTile::inner_columns_descriptor(ptx::shared_address(stage.aqk.bytes));
     const int first_step = key_part_ * kOwnTokenSteps;
     uint32_t own_tokens[4 * kOwnTokenSteps];
 #pragma unroll
@@ -229,7 +224,8 @@ class KdaRecurrenceConsumer {
     if constexpr (Config::kWithOut) {
 #pragma unroll
       for (int k = 0; k < kOwnTokenSteps; ++k) {
-        ValueProduct::template rs<0>(out, own_tokens + 4 * k, aqk + ScoreTile::inner_columns_step(first_step + k), 1);
+        ValueProduct::template rs<0>(out, own_tokens + 4 * k, aqk + TriangleTile::inner_columns_step(first_step + k),
+                                     1);
       }
       ptx::wgmma_commit_group();
     }
@@ -240,13 +236,11 @@ class KdaRecurrenceConsumer {
     // Qd S: this warp is done with Kd, T and Qd. Kr E too where registers are short.
     if constexpr (Config::kWithOut) ptx::wgmma_wait_group<Config::kKeyParts == 1 ? 2 : 1>();
     ptx::bar_sync(kBarrierConsumers, Config::kConsumerThreads);
-    if constexpr (Config::kEInStage) {
-      put_values(ptx::shared_address(stage.t.bytes), e);
-    } else {
+    if constexpr (Config::kEHasRoom) {
       const RingPosition<Config::kStages> before = at_.before();
       ptx::mbarrier_wait(&storage_.bar_images_stored[before.stage], before.parity);
-      put_values(ptx::shared_address(storage_.e_image.tiles[value_part_].bytes), e);
     }
+    put_values(storage_.e_tiles(at_.stage), e);
     const uint32_t state_tile = ptx::shared_address(own_keys(value_part_ == 0 ? stage.kd : stage.qd));
     const uint32_t thread = ptx::read_thread_idx() % kWarpgroupThreads;
     const uint32_t row = thread / kWarpThreads * 16 + thread % 16, first_chunk = thread % kWarpThreads / 16;
@@ -265,11 +259,11 @@ class KdaRecurrenceConsumer {
       if constexpr (Config::kWithImages) {
         ptx::mbarrier_wait(&storage_.bar_images_stored[before.stage], before.parity);
       }
-      put_values(ptx::shared_address(storage_.stages[before.stage].t.bytes), out);
+      put_values(storage_.out_tiles(before.stage), out);
       hand_over(&storage_.bar_out_full[before.stage]);
     } else {
       ptx::mbarrier_wait(&storage_.bar_out_stored[0], out_at_.parity ^ 1);
-      put_values(ptx::shared_address(storage_.out.tiles[value_part_].bytes), out);
+      put_values(storage_.out_tiles(0), out);
       hand_over(&storage_.bar_out_full[0]);
       out_at_.advance();
     }
@@ -323,12 +317,13 @@ class KdaRecurrenceConsumer {
   }
 
   // Back from an A operand to [64 tokens, 64 values] in shared memory.
-  __device__ __forceinline__ void put_values(uint32_t tile, const ValueOperand& values) const {
+  __device__ __forceinline__ void put_values(const uint8_t* tiles, const ValueOperand& values) const {
+    const uint32_t first = ptx::shared_address(tiles) + value_part_ * ValueTile::kBytes + values_offset_;
 #pragma unroll
     for (int k = 0; k < Config::kTokenSteps; ++k) {
       if (k / kOwnTokenSteps != key_part_) continue;
-      ptx::stmatrix_x4_trans(tile + values_offset_ + k * 16 * kPanelRowBytes, values[4 * k], values[4 * k + 1],
-                             values[4 * k + 2], values[4 * k + 3]);
+      ptx::stmatrix_x4_trans(first + k * 16 * kPanelRowBytes, values[4 * k], values[4 * k + 1], values[4 * k + 2],
+                             values[4 * k + 3]);
     }
   }
 

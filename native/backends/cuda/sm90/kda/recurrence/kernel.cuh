@@ -32,6 +32,17 @@ __device__ __forceinline__ KdaRecurrenceWork work_of(const KdaRecurrenceParams& 
           block % splits * Config::kValueParts};
 }
 
+// Copies leave out what is above the diagonals, products do not.
+template <class Config>
+__device__ __forceinline__ void clear_above_diagonals(KdaRecurrenceStorage<Config>& storage) {
+#pragma unroll 1
+  for (auto& stage : storage.stages) {
+    TriangleTile::clear_above(ptx::shared_address(stage.t.bytes), threadIdx.x, Config::kThreads);
+    TriangleTile::clear_above(ptx::shared_address(stage.aqk.bytes), threadIdx.x, Config::kThreads);
+  }
+  ptx::fence_proxy_async();
+}
+
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     kda_recurrence_kernel(const __grid_constant__ KdaRecurrenceParams params) {
@@ -43,8 +54,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   if (threadIdx.x == 0) {
     init_barriers<Config>(storage);
     ptx::prefetch_tensormap(params.tensor_map_v);
-    if constexpr (Config::kWithOut) ptx::prefetch_tensormap(params.tensor_map_out);
+    if constexpr (Config::kWithOut) ptx::prefetch_tensormap(params.out.map);
   }
+  clear_above_diagonals(storage);
   __syncthreads();
   const KdaRecurrenceWork work = work_of<Config>(params, blockIdx.x);
   // The shuffle tells ptxas that the warpgroup's index is uniform.

@@ -82,11 +82,13 @@ void launch_kda_recurrence(const KdaProblem& problem, const void* records, const
   params.v_token_stride = problem.v.strides[1];
   params.v_head_stride = problem.v.strides[2];
   const bool with_out = out && problem.num_chunks > 0;
-  if (with_out) params.tensor_map_out = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
-  params.out = out.as<uint16_t>();
+  if (with_out) params.out.map = make_rows_map(kOperation, out, problem.tokens, kKdaChunkRows);
+  params.out.data = out.as<uint16_t>();
+  params.out.tokens = problem.tokens;
+  params.out.value_heads = static_cast<int32_t>(problem.value_heads);
+  params.out.value_dim = static_cast<int32_t>(problem.value_dim);
   params.state_images = static_cast<uint8_t*>(state_images);
   params.e_images = static_cast<uint8_t*>(e_images);
-  params.tokens = problem.tokens;
   params.value_heads = static_cast<int32_t>(problem.value_heads);
   params.value_dim = static_cast<int32_t>(problem.value_dim);
   params.value_panels = problem.value_panels;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/cuda/sm90/kda/load_triangle.cuh"
 #include "backends/cuda/sm90/kda/recurrence/params.h"
 #include "backends/cuda/sm90/kda/recurrence/storage.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
@@ -37,15 +38,21 @@ class KdaRecurrenceProducer {
  private:
   static constexpr KdaRecordLayout kLayout{Config::kKeyPanels};
 
-  // A record starts with Kd, Kr, T, Qd and Aqk, in the order of a stage; o alone needs the last two.
+  // o alone needs Qd and Aqk.
   __device__ __forceinline__ void load(const uint8_t* record, const KdaChunk& chunk, uint32_t stage_idx) const {
     Stage& stage = storage_.stages[stage_idx];
     float (&decay)[Config::kKeyPanels * kPanelColumns] = storage_.decay[stage_idx];
     uint64_t* const full = &storage_.bar_full[stage_idx];
-    constexpr uint32_t kRecordBytes = Config::kWithOut ? kLayout.decay() : kLayout.qd();
+    constexpr uint32_t kKeyBytes = Config::KeyTile::kBytes, kStateBytes = 2 * kKeyBytes + kKdaTriangleBytes;
+    constexpr uint32_t kOutBytes = Config::kWithOut ? kKeyBytes + kKdaTriangleBytes : 0;
     constexpr uint32_t kValueBytes = Config::kValuesInStage ? Config::ValueTile::kBytes : 0;
-    ptx::mbarrier_arrive_expect_tx(full, kRecordBytes + kValueBytes + sizeof(decay));
-    ptx::bulk_load(&stage.kd, record + kLayout.kd(), kRecordBytes, full);
+    ptx::mbarrier_arrive_expect_tx(full, kStateBytes + kOutBytes + kValueBytes + sizeof(decay));
+    ptx::bulk_load(&stage.kd, record + kLayout.kd(), 2 * kKeyBytes, full);  // and Kr
+    load_triangle(stage.t, record + kLayout.t(), full);
+    if constexpr (Config::kWithOut) {
+      ptx::bulk_load(&stage.qd, record + kLayout.qd(), kKeyBytes, full);
+      load_triangle(stage.aqk, record + kLayout.aqk(), full);
+    }
     // Those of a transition are not looked at.
     const int value_panel = work_.value_panel < params_.value_panels ? work_.value_panel : 0;
     if constexpr (Config::kValuesInStage) {

@@ -9,12 +9,13 @@ namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 struct KdaRecurrenceStorage {
-  // One chunk's record in its order, or what this block needs of it, but for the decay.
+  // One chunk's record in its order, or what this block needs of it, but for the decay. What is above the diagonals of
+  // T and Aqk is cleared at the start.
   struct alignas(kSwizzleAtomBytes) Stage {
     SmemTile<typename Config::KeyTile> kd, kr;
-    SmemTile<typename Config::ScoreTile> t;
+    SmemTile<TriangleTile> t;
     SmemTile<typename Config::KeyTile> qd;
-    SmemTile<typename Config::ScoreTile> aqk;
+    SmemTile<TriangleTile> aqk;
   };
   template <int kCount>
   using ValueTiles = SmemTiles<kCount, typename Config::ValueTile>;
@@ -22,12 +23,30 @@ struct KdaRecurrenceStorage {
   // NOTE: not in a stage, where it would take room when empty; nvcc 13.0 miscounts with [[no_unique_address]].
   ValueTiles<Config::kValuesInStage ? Config::kStages : 0> v;
   ValueTiles<Config::kWithOut && !Config::kOutInStage ? Config::kValueParts : 0> out;
-  ValueTiles<Config::kWithImages && !Config::kEInStage ? Config::kValueParts : 0> e_image;
+  ValueTiles<Config::kEHasRoom ? Config::kValueParts : 0> e_image;
   alignas(16) float decay[Config::kStages][Config::kKeyPanels * kPanelColumns];
 
   uint64_t bar_full[Config::kStages], bar_empty[Config::kStages];
   uint64_t bar_images_full[Config::kStages], bar_images_stored[Config::kStages];
   uint64_t bar_out_full[Config::kOutSlots], bar_out_stored[Config::kOutSlots];
+
+  // Where E and o of a chunk leave from: a tile a value part.
+  __device__ __forceinline__ uint8_t* e_tiles(uint32_t stage) {
+    if constexpr (Config::kInPlaceOfT) {
+      return stages[stage].t.bytes;
+    } else if constexpr (Config::kEHasRoom) {
+      return e_image.tiles[0].bytes;
+    } else {
+      return v.tiles[stage].bytes;
+    }
+  }
+  __device__ __forceinline__ uint8_t* out_tiles(uint32_t stage) {
+    if constexpr (Config::kInPlaceOfT) {
+      return stages[stage].t.bytes;
+    } else {
+      return out.tiles[0].bytes;
+    }
+  }
 };
 
 // Named barrier 0 is __syncthreads'.
