@@ -1,0 +1,32 @@
+import { memoryStats } from '../../lib';
+import { addon, type NativeTensor } from '../../lib/native';
+
+// The addon gives outputs their memory. Expected values: the bytes of the documented shapes, and what was alive before.
+
+const stream = new addon.NativeStream(false, 0);
+const zeros = (sizes: readonly number[]) => {
+  addon.sizes.set(sizes);
+  return addon.tensorAllocate(stream, 0, sizes.length, true, undefined);
+};
+
+test('an operation gives memory to an output that has none, and takes it back when it fails', () => {
+  const [out, lse] = [addon.tensorHandle(), addon.tensorHandle()];
+  expect(() => addon.tensorAddress(out)).toThrow(/disposed/);
+  const [q, flat] = [zeros([1, 2, 1, 4]), zeros([8])];
+  const call = (q: NativeTensor, k: NativeTensor, window = Infinity) =>
+    addon.attentionForward(
+      ...([stream, q, k, k, undefined, out, lse] as const),
+      ...([1, 0, Infinity, window, undefined, undefined] as const),
+    );
+  const before = memoryStats();
+  expect(() => call(out, q)).toThrow(/disposed/);
+  expect(() => call(q, flat)).toThrow(/must have rank 4/);
+  expect(() => call(flat, q)).toThrow(/must have rank 4/);
+  expect(() => call(q, zeros([1, 2, 1, 3]))).toThrow(/k must have shape/);
+  expect(() => call(q, q, NaN)).toThrow(/windows must not be negative/);
+  expect(() => addon.tensorAddress(out)).toThrow(/disposed/);
+  expect(memoryStats().allocations).toBe(before.allocations + 1); // the keys with 3 columns
+  call(q, q);
+  expect(addon.tensorReadSync(stream, out).byteLength).toBe(32);
+  expect(addon.tensorReadSync(stream, lse).byteLength).toBe(8);
+});
