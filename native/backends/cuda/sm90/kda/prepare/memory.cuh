@@ -100,8 +100,9 @@ struct KdaPrepareWarp {
   }
   // The 16 x 16 block of the warp's rows and column block j of T or Aqk.
   __device__ __forceinline__ uint32_t triangle_block(uint32_t triangle, int j) const {
+    constexpr int kRowBytes = kKdaTrianglePanelBytes / kKdaChunkRows;
     const uint32_t row = lane_idx % 16, unit = lane_idx / 16 ^ row / 4 % 2;
-    return triangle + kda_triangle_panel(j) + (16 * (block - j) + row) * 32 + unit * 16;
+    return triangle + kda_triangle_panel(j) + (16 * (block - j) + row) * kRowBytes + unit * 16;
   }
   // One of KdaPrepareMemory's 16 x 16 blocks.
   __device__ __forceinline__ uint32_t block_fragment(uint32_t address) const { return address + 16 * lane_idx; }
