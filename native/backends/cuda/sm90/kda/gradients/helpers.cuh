@@ -50,8 +50,8 @@ __device__ __forceinline__ void store_scalar(void* data, DType dtype, int64_t in
   }
 }
 
-// The sums over the block's own keys go to the place of the first warp's and to the cluster's other block, which has
-// the other 128 keys and sends its own. Two slots, since it may be a tile ahead.
+// The sums over the block's own keys go to the cluster's other block, which has the other 128 keys and sends its own.
+// Two slots, since it may be a tile ahead.
 template <class Config>
 __device__ __forceinline__ void exchange_key_sums(KdaGradientsStorage<Config>& storage,
                                                   const KdaTileWalk<Config>& walk) {
@@ -64,11 +64,20 @@ __device__ __forceinline__ void exchange_key_sums(KdaGradientsStorage<Config>& s
     for (uint32_t token = lane; token < 64; token += kWarpThreads) {
       float sum = 0;
       for (int warp = 0; warp < Config::kConsumerWarps; ++warp) sum += storage.key_sums[i][warp][token];
-      storage.key_sums[i][0][token] = sum;
       ptx::cluster_store(&storage.other_sums[slot][i][token], sum, full, other_block);
     }
   }
   ptx::mbarrier_wait_cluster(full, walk.scalar_parity());
+}
+
+// dbeta = k N = dv E / beta. The former mostly has the smaller error, but where its terms cancel (keys that repeat),
+// the latter: told by how far they are apart. Through the logits, beta = top sigmoid(b), nothing is divided, nor is it
+// where beta is next to nothing.
+__device__ __forceinline__ float finish_dbeta(float k_n, float dv_e, float beta, float top) {
+  const float by_keys = beta * k_n;
+  const bool cancels = 16 * fabsf(by_keys - dv_e) > fabsf(dv_e);
+  if (top != 0) return (cancels ? dv_e : by_keys) * (1 - beta / top);
+  return cancels && fabsf(beta) > 0x1p-20f ? dv_e / beta : k_n;
 }
 
 // One warp: sums over the keys of all warps, in their order; those of q dq and k dk go back to the consumers, dbeta
@@ -91,7 +100,7 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
     for (int half = 0; half < 2; ++half) {
       const int token = lane + half * kWarpThreads;
       float sums[kNumKdaKeySums] = {};
-      for (int warp = 0; warp < (exchanged ? 1 : Config::kConsumerWarps); ++warp) {
+      for (int warp = 0; warp < Config::kConsumerWarps; ++warp) {
 #pragma unroll
         for (int i = 0; i < kNumKdaKeySums; ++i) sums[i] += storage.key_sums[i][warp][token];
       }
@@ -103,13 +112,13 @@ __device__ __forceinline__ void add_up_keys(KdaGradientsStorage<Config>& storage
       const float beta = scalars.beta[token];
       const float q_norm = scalars.q_norm[token], k_norm = scalars.k_norm[token];
       const float a = storage.a_diagonal[token], a_beta = a * beta, q_k = q_norm * k_norm * sums[kKdaSumQK];
-      dbeta[half] = fmaf(a, q_k, sums[kKdaSumSource]);
+      const float k_n = fmaf(a, q_k, sums[kKdaSumSource]);
       KdaTokenSums& token_sums = storage.token_sums;
       token_sums.q_dq[token] = params.l2_norm ? q_norm * fmaf(a_beta, q_k, sums[kKdaSumQ]) : 0;
-      token_sums.k_dk[token] = params.l2_norm ? k_norm * fmaf(beta, dbeta[half], sums[kKdaSumM]) : 0;
+      token_sums.k_dk[token] = params.l2_norm ? k_norm * fmaf(beta, k_n, sums[kKdaSumM]) : 0;
       token_sums.k_to_dq[token] = a_beta * k_norm;
       token_sums.q_to_dk[token] = a_beta * q_norm;
-      if (params.beta_top != 0) dbeta[half] *= beta * (1 - beta / params.beta_top);
+      dbeta[half] = finish_dbeta(k_n, -storage.b_diagonal[token], beta, params.beta_top);
     }
     ptx::mbarrier_arrive(&storage.bar_token_sums_full);
     ptx::mbarrier_arrive(&storage.bar_token_scalars_empty[slot]);

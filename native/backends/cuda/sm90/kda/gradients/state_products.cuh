@@ -117,12 +117,13 @@ class KdaStateProducts {
     ptx::wgmma_commit_group();
   }
 
-  // Blocks above the diagonal are never read. The diagonal of A is kept apart, in float32. Every warp has read the
+  // Blocks above the diagonal are never read. The diagonals are kept apart, in float32. Every warp has read the
   // scores of the tile before: the sums that it waited for at the end of that tile come after.
   __device__ __forceinline__ void finish_scores(float (&accum)[32]) {
     const bool is_a = t_.warpgroup == 0;
     const float factor = is_a ? t_.params.scale : -1;
     const uint8_t* tile = is_a ? storage_.smem_a.bytes : storage_.smem_b.bytes;
+    float* const diagonal = is_a ? storage_.a_diagonal : storage_.b_diagonal;
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       if (q > t_.warp) continue;
@@ -133,7 +134,7 @@ class KdaStateProducts {
 #pragma unroll
         for (int x = 0; x < 8; ++x) {
           const int row = t_.group() + 8 * (x >> 1 & 1), column = 8 * (x >> 2) + 2 * t_.quad() + (x & 1);
-          if (is_a && row == column) storage_.a_diagonal[16 * t_.warp + row] = y[x];
+          if (row == column) diagonal[16 * t_.warp + row] = y[x];
           y[x] = column < row ? y[x] : 0;
         }
       }

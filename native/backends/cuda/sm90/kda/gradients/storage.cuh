@@ -42,10 +42,10 @@ enum KdaKeySum : int {
   kNumKdaKeySums,
 };
 
-// A and B of the pairs, strictly lower, and the diagonal of A apart.
+// A and B of the pairs, strictly lower, and their diagonals apart.
 struct KdaScores {
   SmemTile<KdaScoreTile> smem_a, smem_b;
-  float a_diagonal[64];
+  float a_diagonal[64], b_diagonal[64];
 };
 
 // What is added for keys or values above 128.

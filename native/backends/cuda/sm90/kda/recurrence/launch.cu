@@ -37,9 +37,10 @@ void run(const KdaProblem& problem, const KdaRecurrenceParams& params, int num_s
   const int64_t panels = num_sequences * problem.value_heads * params.work_panels;
   if (panels == 0) return;
   // 64 columns of V a block, so that more multiprocessors work, unless they do not all find room at once: then 128, for
-  // which the records are read once.
+  // which the records are read once. From three turns on 64 again: their turns are shorter and fill up the last one.
+  const int64_t room = multiprocessor_count(kOperation);
   const bool narrow = problem.key_panels == 4 || problem.value_panels == 1 || params.work_panels % 2 != 0 ||
-                      panels <= multiprocessor_count(kOperation);
+                      panels <= room || panels > 2 * room;
   const int value_parts = narrow ? 1 : 2;
   for (const Kernel& kernel : kKernels) {
     if (kernel.key_panels != problem.key_panels || kernel.value_parts != value_parts || kernel.result != result)

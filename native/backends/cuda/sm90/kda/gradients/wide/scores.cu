@@ -68,7 +68,7 @@ class KdaScoresBlock {
     }
   }
 
-  // A = scale dO E^T (first warpgroup), B = -dv E^T (second), strictly lower. The diagonal of A is kept apart, in
+  // A = scale dO E^T (first warpgroup), B = -dv E^T (second), strictly lower. The diagonals are kept apart, in
   // float32. Rows past the chunk's end are zero, whatever there is of dO and dv.
   __device__ __forceinline__ void make_scores() {
     const bool is_a = warpgroup_ == 0;
@@ -92,6 +92,7 @@ class KdaScoresBlock {
     }
     const float factor = is_a ? params_.scale : -1;
     const auto& tile = is_a ? storage_.scores.smem_a : storage_.scores.smem_b;
+    float* const diagonal = is_a ? storage_.scores.a_diagonal : storage_.scores.b_diagonal;
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       float y[8];
@@ -100,7 +101,7 @@ class KdaScoresBlock {
         const int row = 16 * warp_ + lane_ / 4 + 8 * (x >> 1 & 1),
                   column = 16 * q + 8 * (x >> 2) + 2 * (lane_ % 4) + (x & 1);
         const float value = row < chunk_.rows ? factor * accum[8 * q + x] : 0;
-        if (is_a && row == column) storage_.scores.a_diagonal[row] = value;
+        if (row == column) diagonal[row] = value;
         y[x] = column < row ? value : 0;
       }
       ptx::stmatrix_x4(row_block(tile.bytes, q), ptx::cvt_pair<kKdaType>(y[0], y[1]),

@@ -7,6 +7,6 @@
 namespace warpgrad::cuda::sm90 {
 
 // Of KdaScores in scratch: all but the padding behind.
-constexpr uint32_t kKdaScoresBytes = offsetof(KdaScores, a_diagonal) + sizeof(KdaScores::a_diagonal);
+constexpr uint32_t kKdaScoresBytes = offsetof(KdaScores, b_diagonal) + sizeof(KdaScores::b_diagonal);
 
 }  // namespace warpgrad::cuda::sm90
