@@ -31,9 +31,9 @@ class KdaRecurrenceConsumer {
   using ValueOperand = uint32_t[Config::kValueRegisters / 2];
   using State = float[Config::kStateRegisters];
   using StateOperand = uint32_t[Config::kStateRegisters / 2];
-  // Warpgroups that share values take a part of the tokens each of Aqk E and of what is stored of E and o.
-  // Before T R is waited for, or in the shadow of the products of E, which images take.
+  // Before T R is waited for; else in the shadow of the products of E, which images take.
   static constexpr bool kPutsOutEarly = Config::kWithImages;
+  // Warpgroups that share values take a part of the tokens each of Aqk E and of what is stored of E and o.
   static constexpr int kOwnTokenSteps = Config::kTokenSteps / Config::kKeyParts;
 
   __device__ __forceinline__ KdaRecurrenceConsumer(Storage& storage, const KdaRecurrenceParams& params,
