@@ -8,6 +8,8 @@ namespace warpgrad::cuda::sm90 {
 template <ops::GateKind kGateKind, DType kGateDType>
 struct KdaWideGradientsConfig : KdaGradientsConfig<kGateKind, true, kGateDType> {
   static constexpr bool kWide = true;
+  static constexpr int kHelperRegisters = 40;  // for the sums of two blocks
+  static constexpr int kConsumerRegisters = 232;
 };
 
 }  // namespace warpgrad::cuda::sm90
