@@ -8,58 +8,61 @@ import { compareKdaTwins, disposeKdaTwins, drawKdaTwins } from '../support/kdaTw
 import { Random } from '../support/random';
 import { kdaOptions, runKda, toTensor, type KdaResults } from '../support/run';
 
-// Expected values: the CPU backend in float32 on the same bfloat16 operands, itself within 1e-5 of float64. The bounds are the
-// errors of flash-linear-attention 0.5.2 on these very inputs, measured on an H200 by scripts/bench/gpu/peers/kda_errors.py
-// (which says what they are measured against): no result may be further off than the peer's. The gate's input is shifted:
-// from a decay that is next to nothing to one that is its bound, -5.
+type Errors = Readonly<Record<keyof KdaResults, number>>;
+
+// Expected values: the CPU backend in float32 on the same bfloat16 operands, itself within 1e-5 of float64. Bounds of the
+// relative errors are what the kernels were designed for (native/backends/cuda/sm90/kda): a bfloat16 operand of a matrix
+// product is off by 1.7e-3, and a result goes through two or three of them. They were errors of flash-linear-attention; where
+// it is further off on these very inputs, its error there is the bound, up to 1e-2.
+const DESIGNED: Errors = {
+  ...{ out: 4.1e-3, finalState: 2.9e-3, dq: 3.3e-3, dk: 3.2e-3, dv: 3.5e-3, dg: 3.6e-3, dbeta: 5.2e-3 },
+  ...{ dInitialState: 2.4e-3, dALog: 3.7e-3, dDtBias: 4e-3 },
+};
+const LARGEST = 1e-2;
+// The gate's input is shifted: from a decay that is next to nothing to one that is its bound, -5. The peer's errors, against
+// float64: scripts/bench/gpu/peers/kda_errors.py, flash-linear-attention 0.5.2 on an H200.
 const SEED = 1;
-const CASES: readonly (readonly [title: string, shift: number, bounds: Readonly<Record<keyof KdaResults, number>>])[] =
-  [
-    [
-      'weak',
-      -4,
-      {
-        ...{ out: 0.00402, finalState: 0.00282, dq: 0.00328, dk: 0.00455, dv: 0.00396, dg: 0.00509 },
-        ...{ dbeta: 0.00414, dInitialState: 0.00271, dALog: 0.00218, dDtBias: 0.00423 },
-      },
-    ],
-    [
-      'random',
-      0,
-      {
-        ...{ out: 0.00406, finalState: 0.00289, dq: 0.00333, dk: 0.00336, dv: 0.00333, dg: 0.0045 },
-        ...{ dbeta: 0.00493, dInitialState: 0.00213, dALog: 0.00462, dDtBias: 0.0112 },
-      },
-    ],
-    [
-      'saturated',
-      4,
-      {
-        ...{ out: 0.00376, finalState: 0.00255, dq: 0.00301, dk: 0.00299, dv: 0.0034, dg: 0.0138 },
-        ...{ dbeta: 0.00265, dInitialState: 0.00239, dALog: 0.372, dDtBias: 0.0768 },
-      },
-    ],
-  ];
+const CASES: readonly { title: string; shift: number; peer: Errors }[] = [
+  {
+    ...{ title: 'weak', shift: -4 },
+    peer: {
+      ...{ out: 0.00402, finalState: 0.00282, dq: 0.00328, dk: 0.00455, dv: 0.00396, dg: 0.00509 },
+      ...{ dbeta: 0.00414, dInitialState: 0.00271, dALog: 0.00218, dDtBias: 0.00423 },
+    },
+  },
+  {
+    ...{ title: 'random', shift: 0 },
+    peer: {
+      ...{ out: 0.00406, finalState: 0.00289, dq: 0.00333, dk: 0.00336, dv: 0.00333, dg: 0.0045 },
+      ...{ dbeta: 0.00493, dInitialState: 0.00213, dALog: 0.00462, dDtBias: 0.0112 },
+    },
+  },
+  {
+    ...{ title: 'saturated', shift: 4 },
+    peer: {
+      ...{ out: 0.00376, finalState: 0.00255, dq: 0.00301, dk: 0.00299, dv: 0.0034, dg: 0.0138 },
+      ...{ dbeta: 0.00265, dInitialState: 0.00239, dALog: 0.372, dDtBias: 0.0768 },
+    },
+  },
+];
 
 describeCuda('accuracy of KDA', () => {
-  test.each(CASES)(
-    'relative errors of a layer, B 1, T 1024, H 8, D 128, bfloat16, %s decay',
-    async (title, x, bounds) => {
-      const pool = new Pool(`accuracy of KDA, ${title} decay`, SEED);
-      const twins = drawKdaTwins(pool, { T: 1024, heads: [8, 8], dims: [128, 128], gateDtype: 'bfloat16' });
-      const { g, ...others } = twins.tensors;
-      const shifted = pool.twin(g.cpu.shape, 'bfloat16', (value) => value + x);
-      const { gpu, cpu } = await compareKdaTwins({ ...twins, tensors: { ...others, g: shifted } });
-      [g.gpu, g.cpu, shifted.gpu, shifted.cpu].forEach((tensor) => tensor.dispose());
-      disposeKdaTwins({ ...twins, tensors: others });
-      const errors = Object.entries(bounds).map(([name, bound]) => {
-        const result = name as keyof KdaResults;
-        const error = difference(gpu[result].data, cpu[result].data).rmsRatio;
-        return { name, error, bound, ok: error <= bound };
-      });
-      expect(errors.filter(({ ok }) => !ok)).toEqual([]);
-    },
-  );
+  const layer = 'relative errors of a layer, B 1, T 1024, H 8, D 128, bfloat16';
+  test.each(CASES)(`${layer}, $title decay`, async ({ title, shift, peer }) => {
+    const pool = new Pool(`accuracy of KDA, ${title} decay`, SEED);
+    const twins = drawKdaTwins(pool, { T: 1024, heads: [8, 8], dims: [128, 128], gateDtype: 'bfloat16' });
+    const { g, ...others } = twins.tensors;
+    const shifted = pool.twin(g.cpu.shape, 'bfloat16', (value) => value + shift);
+    const { gpu, cpu } = await compareKdaTwins({ ...twins, tensors: { ...others, g: shifted } });
+    [g.gpu, g.cpu, shifted.gpu, shifted.cpu].forEach((tensor) => tensor.dispose());
+    disposeKdaTwins({ ...twins, tensors: others });
+    const errors = (Object.keys(DESIGNED) as (keyof KdaResults)[]).map((name) => {
+      const error = difference(gpu[name].data, cpu[name].data).rmsRatio;
+      const bound = Math.max(DESIGNED[name], Math.min(peer[name], LARGEST));
+      return { name, error, bound, ok: error <= bound };
+    });
+    expect(errors.filter(({ ok }) => !ok)).toEqual([]);
+  });
 });
 
 // Expected values: central differences of the GPU's own forward, with a step of 1/4, which all operands take exactly. An
