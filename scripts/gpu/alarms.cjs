@@ -8,7 +8,7 @@
 const FALSE_ALARMS = {
   // It does not see what the copy engine writes: of a bulk store only where it begins, of a tensor store nothing. It
   // judges bulk loads by where they begin. So it reports the loads of matrices that other kernels store in bulk: records,
-  // T, U, and states and their gradients. With plain stores in the place of the bulk stores it reports nothing. A plain
+  // scores, E, and states and their gradients. With plain stores in the place of the bulk stores it reports nothing. A plain
   // load has at most 16 bytes.
   initcheck: {
     kernel: /\bkda_(recurrence|reverse|gradients|wide_gradients|scores)_kernel\b/,
