@@ -2,7 +2,7 @@ import { boundToThread, native, WarpgradError, WarpgradRangeError, WarpgradTypeE
 import { letGoShare, type TensorShare } from './handles';
 import type { KdaBackwardOptions, KdaForwardOptions, KdaGate } from './kda-options';
 import { addon, type KdaArguments, type KdaInputs } from './native';
-import { expectCuSeqlens, expectHeadDim, Operands } from './operands';
+import { disposedOnFailure, expectCuSeqlens, expectHeadDim, Operands } from './operands';
 import { nativeStream, type Stream } from './stream';
 import { allocateTensor, isTensor, pendingTensor, shareTensor, type Tensor } from './tensor';
 import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
@@ -267,28 +267,30 @@ export function kdaForward(
   const saving = flagOption(caller, 'saveIntermediates', options.saveIntermediates);
   const stream = operands.stream(options.stream);
   const { aLog, dtBias, initialState } = problem;
-  const bias = dtBias?.rank === 1 ? dtBias.view([v.shape[2], q.shape[3]]) : dtBias; // no sooner: a refused call holds nothing
-  const inputs = [q, k, v, g, beta, aLog, bias, initialState] as const;
-  const handles = inputs.map((tensor) => operands.optionalHandle(tensor)) as KdaInputs;
-  const out = pendingTensor(problem.outShape, q.dtype, stream);
-  const finalState = outputFinalState ? allocateTensor(problem.stateShape, 'float32', stream) : undefined;
-  const chunkStates = outputChunkStates ? allocateChunkStates(problem, stream) : undefined;
-  const intermediates = saving ? allocateIntermediates(problem, stream) : undefined;
-  native(() =>
-    addon.kdaForward(
-      nativeStream(stream),
-      ...handles,
-      operands.handle(out),
-      operands.optionalHandle(finalState),
-      operands.optionalHandle(chunkStates),
-      operands.optionalHandle(intermediates),
-      ...problem.arguments,
-    ),
-  );
-  const shares = inputs.map((tensor) => tensor && shareTensor(caller, tensor));
-  const saved = makeSaved({ problem, shares, intermediates });
-  if (bias !== dtBias) bias?.dispose(); // shared with `saved`
-  return { out, ...(finalState && { finalState }), ...(chunkStates && { chunkStates }), saved };
+  return disposedOnFailure((made) => {
+    const bias = dtBias?.rank === 1 ? made(dtBias.view([v.shape[2], q.shape[3]])) : dtBias; // no sooner: a refused call holds nothing
+    const inputs = [q, k, v, g, beta, aLog, bias, initialState] as const;
+    const handles = inputs.map((tensor) => operands.optionalHandle(tensor)) as KdaInputs;
+    const out = made(pendingTensor(problem.outShape, q.dtype, stream));
+    const finalState = outputFinalState ? made(allocateTensor(problem.stateShape, 'float32', stream)) : undefined;
+    const chunkStates = outputChunkStates ? made(allocateChunkStates(problem, stream)) : undefined;
+    const intermediates = saving ? made(allocateIntermediates(problem, stream)) : undefined;
+    native(() =>
+      addon.kdaForward(
+        nativeStream(stream),
+        ...handles,
+        operands.handle(out),
+        operands.optionalHandle(finalState),
+        operands.optionalHandle(chunkStates),
+        operands.optionalHandle(intermediates),
+        ...problem.arguments,
+      ),
+    );
+    const shares = inputs.map((tensor) => tensor && shareTensor(caller, tensor));
+    const saved = makeSaved({ problem, shares, intermediates });
+    if (bias !== dtBias) bias?.dispose(); // shared with `saved`
+    return { out, ...(finalState && { finalState }), ...(chunkStates && { chunkStates }), saved };
+  });
 }
 
 function allocateChunkStates({ stateShape, numChunks }: Problem, stream: Stream): Tensor {
@@ -332,26 +334,29 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
   const dbeta = like(beta);
   const dInitialState = initialState && like(initialState);
   const dALog = aLog && like(aLog);
-  const dDtBias = dtBias && allocateTensor(dtBias.shape, 'float32', stream); // of which the addon sees a view
-  const dBias = dDtBias?.rank === 1 ? dDtBias.view([v.shape[2], q.shape[3]]) : dDtBias;
-  native(() =>
-    addon.kdaBackward(
-      nativeStream(stream),
-      ...given,
-      ...(shares.map((share) => share?.handle) as KdaInputs),
-      operands.optionalHandle(intermediates),
-      operands.handle(dq),
-      operands.handle(dk),
-      operands.handle(dv),
-      operands.handle(dg),
-      operands.handle(dbeta),
-      operands.optionalHandle(dInitialState),
-      operands.optionalHandle(dALog),
-      operands.optionalHandle(dBias),
-      ...problem.arguments,
-    ),
-  );
-  if (dBias !== dDtBias) dBias?.dispose();
+  const dDtBias = disposedOnFailure((made) => {
+    const gradient = dtBias && made(allocateTensor(dtBias.shape, 'float32', stream)); // of which the addon sees a view
+    const dBias = gradient?.rank === 1 ? made(gradient.view([v.shape[2], q.shape[3]])) : gradient;
+    native(() =>
+      addon.kdaBackward(
+        nativeStream(stream),
+        ...given,
+        ...(shares.map((share) => share?.handle) as KdaInputs),
+        operands.optionalHandle(intermediates),
+        operands.handle(dq),
+        operands.handle(dk),
+        operands.handle(dv),
+        operands.handle(dg),
+        operands.handle(dbeta),
+        operands.optionalHandle(dInitialState),
+        operands.optionalHandle(dALog),
+        operands.optionalHandle(dBias),
+        ...problem.arguments,
+      ),
+    );
+    if (dBias !== gradient) dBias?.dispose();
+    return gradient;
+  });
   return {
     ...{ dq, dk, dv, dg, dbeta },
     ...(dInitialState && { dInitialState }),

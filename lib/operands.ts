@@ -167,3 +167,17 @@ function readOffsets(caller: string, name: string, value: unknown): Int32Array {
     `${caller}: ${name} must be a number[], an Int32Array or an int32 CPU tensor of one dimension, got ${got}`,
   );
 }
+
+/** What `make` gives. If it fails, the tensors that it has handed over are disposed of. */
+export function disposedOnFailure<Result>(make: (made: (tensor: Tensor) => Tensor) => Result): Result {
+  const tensors: Tensor[] = [];
+  try {
+    return make((tensor) => {
+      tensors.push(tensor);
+      return tensor;
+    });
+  } catch (error) {
+    for (const tensor of tensors) tensor.dispose();
+    throw error;
+  }
+}

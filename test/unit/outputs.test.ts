@@ -1,4 +1,4 @@
-import { memoryStats } from '../../lib';
+import { kdaForward, memoryStats, Tensor } from '../../lib';
 import { addon, type NativeTensor } from '../../lib/native';
 
 // The addon gives outputs their memory. Expected values: the bytes of the documented shapes, and what was alive before.
@@ -8,6 +8,25 @@ const zeros = (sizes: readonly number[]) => {
   addon.sizes.set(sizes);
   return addon.tensorAllocate(stream, 0, sizes.length, true, undefined);
 };
+
+// One row is there.
+const wide = (shape: readonly number[]) => {
+  using row = Tensor.zeros([...shape.slice(0, -1).map(() => 1), shape.at(-1)!]);
+  return row.expand(shape);
+};
+
+test('KDA leaves nothing when there is no memory for its results', () => {
+  const tokens = [2 ** 20, 2 ** 10] as const; // results of 1 TiB
+  const [q, v, beta] = [wide([...tokens, 1, 1]), wide([...tokens, 1, 256]), wide([...tokens, 1])];
+  const bias = Tensor.zeros([1]);
+  const before = memoryStats();
+  for (const options of [{ outputChunkStates: true }, { outputFinalState: true, saveIntermediates: true }]) {
+    const call = () => kdaForward(q, q, v, q, beta, { ...options, gate: { lowerBound: -1, dtBias: bias } });
+    expect(call).toThrow(expect.objectContaining({ code: 'ERR_WARPGRAD_OUT_OF_MEMORY' }));
+    expect({ ...memoryStats(), peakBytes: before.peakBytes }).toEqual(before);
+  }
+  for (const tensor of [q, v, beta, bias]) tensor.dispose();
+});
 
 test('an operation gives memory to an output that has none, and takes it back when it fails', () => {
   const [out, lse] = [addon.tensorHandle(), addon.tensorHandle()];
