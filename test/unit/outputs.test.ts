@@ -23,7 +23,8 @@ test('KDA leaves nothing when there is no memory for its results', () => {
   for (const options of [{ outputChunkStates: true }, { outputFinalState: true, saveIntermediates: true }]) {
     const call = () => kdaForward(q, q, v, q, beta, { ...options, gate: { lowerBound: -1, dtBias: bias } });
     expect(call).toThrow(expect.objectContaining({ code: 'ERR_WARPGRAD_OUT_OF_MEMORY' }));
-    expect({ ...memoryStats(), peakBytes: before.peakBytes }).toEqual(before);
+    // The states of chunks alone take 16 GiB. What other tests left behind may be collected meanwhile.
+    expect(memoryStats().liveBytes).toBeLessThanOrEqual(before.liveBytes);
   }
   for (const tensor of [q, v, beta, bias]) tensor.dispose();
 });
