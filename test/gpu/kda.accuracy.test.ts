@@ -10,15 +10,12 @@ import { kdaOptions, runKda, toTensor, type KdaResults } from '../support/run';
 
 type Errors = Readonly<Record<keyof KdaResults, number>>;
 
-// Expected values: the CPU backend in float32 on the same bfloat16 operands, itself within 1e-5 of float64. Bounds of the
-// relative errors are what the kernels were designed for (native/backends/cuda/sm90/kda): a bfloat16 operand of a matrix
-// product is off by 1.7e-3, and a result goes through two or three of them. They were errors of flash-linear-attention; where
-// it is further off on these very inputs, its error there is the bound, up to 1e-2.
-const DESIGNED: Errors = {
-  ...{ out: 4.1e-3, finalState: 2.9e-3, dq: 3.3e-3, dk: 3.2e-3, dv: 3.5e-3, dg: 3.6e-3, dbeta: 5.2e-3 },
-  ...{ dInitialState: 2.4e-3, dALog: 3.7e-3, dDtBias: 4e-3 },
-};
+// Expected values: the CPU backend in float32 on the same bfloat16 operands, itself within 1e-5 of float64. No result may be
+// further off than flash-linear-attention's on these very inputs, nor than 1e-2. dbeta is judged by what the kernels were
+// designed for: stored in bfloat16, it has most of its error in a few elements, the last tokens', and the peer's saturated one
+// is less (2.65e-3; 3.3e-3 here).
 const LARGEST = 1e-2;
+const DBETA = 5.2e-3;
 // The gate's input is shifted: from a decay that is next to nothing to one that is its bound, -5. The peer's errors, against
 // float64: scripts/bench/gpu/peers/kda_errors.py, flash-linear-attention 0.5.2 on an H200.
 const SEED = 1;
@@ -56,9 +53,9 @@ describeCuda('accuracy of KDA', () => {
     const { gpu, cpu } = await compareKdaTwins({ ...twins, tensors: { ...others, g: shifted } });
     [g.gpu, g.cpu, shifted.gpu, shifted.cpu].forEach((tensor) => tensor.dispose());
     disposeKdaTwins({ ...twins, tensors: others });
-    const errors = (Object.keys(DESIGNED) as (keyof KdaResults)[]).map((name) => {
+    const errors = (Object.keys(peer) as (keyof KdaResults)[]).map((name) => {
       const error = difference(gpu[name].data, cpu[name].data).rmsRatio;
-      const bound = Math.max(DESIGNED[name], Math.min(peer[name], LARGEST));
+      const bound = name === 'dbeta' ? DBETA : Math.min(peer[name], LARGEST);
       return { name, error, bound, ok: error <= bound };
     });
     expect(errors.filter(({ ok }) => !ok)).toEqual([]);

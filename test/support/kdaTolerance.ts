@@ -89,7 +89,7 @@ export function kdaNaturals(item: KdaCase): KdaNaturals {
 }
 
 /** The squares of more states take long and much memory. */
-const MOST_STATES = 4e6;
+const MOST_STATES = 2e6;
 
 /** The same from float32 gradients, for sizes at which the reference is slow; of the gate's gradients alone for large ones. */
 export async function kdaNaturalsByCpu(item: KdaCase): Promise<KdaNaturals> {
