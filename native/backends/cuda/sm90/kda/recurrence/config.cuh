@@ -44,6 +44,8 @@ struct KdaRecurrenceConfig {
   static constexpr bool kInPlaceOfT = kKeyParts > 1;
   static constexpr bool kOutInStage = kWithOut && kInPlaceOfT;
   static constexpr bool kEHasRoom = kWithImages && !kValuesInStage && !kInPlaceOfT;
+  // Whether something else goes where an image was before the stage is free.
+  static constexpr bool kAwaitsImagesStored = kEHasRoom || (kWithImages && kOutInStage);
   static constexpr int kOutSlots = kOutInStage ? kStages : 1;
   static constexpr bool kMovesRegisters = kWarpgroups > 1;
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;

@@ -51,7 +51,9 @@ class KdaRecurrenceStorer {
     if constexpr (Config::kValueParts == 2) ptx::bulk_store(state_image + kStateBytes, &stage.qd, kStateBytes);
     ptx::bulk_commit_group();
     ptx::bulk_wait_group_read<0>();
-    ptx::mbarrier_arrive(&storage_.bar_images_stored[images_at_.stage]);
+    if constexpr (Config::kAwaitsImagesStored) {
+      ptx::mbarrier_arrive(&storage_.bar_images_stored[images_at_.stage]);
+    }
   }
 
   __device__ __forceinline__ void store_out(const KdaChunk& chunk) {
