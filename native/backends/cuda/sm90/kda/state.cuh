@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backends/cuda/sm90/limits.h"
+#include "backends/cuda/sm90/ptx/global_memory.cuh"
 #include "core/tensor_view.h"
 
 namespace warpgrad::cuda::sm90 {
@@ -51,6 +52,23 @@ __device__ __forceinline__ void load_transposed_state(float (&accum)[kCount], co
     // NOTE: adding -0 changes nothing, but ptxas serialises products into registers that a predicated load wrote.
     asm volatile("add.f32 %0, %1, 0f80000000;" : "=f"(value) : "f"(loaded));
   });
+}
+
+// Asks for the state's keys below kKeys of the kValues values from `first_value` on in the L2 cache, by a whole warp.
+template <int kValues, int kKeys>
+__device__ __forceinline__ void prefetch_state(const KdaStates& states, int sequence, int head, int first_value) {
+  constexpr int kSector = 8;  // floats
+  const bool keys_first = states.key_stride != 1;
+  const float* const state = states.data + sequence * states.sequence_stride + head * states.head_stride;
+#pragma unroll 1
+  for (int i = threadIdx.x % kWarpThreads; i < kValues * kKeys / kSector; i += kWarpThreads) {
+    const int row = keys_first ? i / (kValues / kSector) : i / (kKeys / kSector);
+    const int column = i % ((keys_first ? kValues : kKeys) / kSector) * kSector;
+    const int key = keys_first ? row : column, value = first_value + (keys_first ? column : row);
+    if (key < states.key_dim && value < states.value_dim) {
+      ptx::prefetch_l2(state + key * states.key_stride + value * states.value_stride);
+    }
+  }
 }
 
 // The accumulator of columns `first_column` to + 63 of the identity; columns below 0 are zeros.

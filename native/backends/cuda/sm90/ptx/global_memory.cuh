@@ -12,6 +12,12 @@ __device__ __forceinline__ void red_add_v4(float* address, float x, float y, flo
                : "memory");
 }
 
+// Asks for what is at this address in the L2 cache.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-prefetch-prefetchu
+__device__ __forceinline__ void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
+}
+
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#data-movement-and-conversion-instructions-ld
 __device__ __forceinline__ int32_t ld_acquire(const int32_t* address) {
   int32_t value;

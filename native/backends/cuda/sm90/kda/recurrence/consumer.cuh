@@ -13,7 +13,7 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// A warpgroup that carries 64 columns of the state through the chunks of a sequence. Everything is transposed: Sᵀ
+// A warpgroup that carries 64 columns of the state through the chunks of a work. Everything is transposed: Sᵀ
 // [64 values, keys] stays in the accumulators, and an accumulator rounded to bfloat16 is the A operand of the next
 // product as it lies.
 //
@@ -37,10 +37,9 @@ class KdaRecurrenceConsumer {
   static constexpr int kOwnTokenSteps = Config::kTokenSteps / Config::kKeyParts;
 
   __device__ __forceinline__ KdaRecurrenceConsumer(Storage& storage, const KdaRecurrenceParams& params,
-                                                   const KdaRecurrenceWork& work, int warpgroup_idx)
+                                                   int warpgroup_idx)
       : storage_(storage),
         params_(params),
-        work_(work),
         value_part_(Config::kValueParts == 1 ? 0 : warpgroup_idx / Config::kKeyParts),
         key_part_(warpgroup_idx % Config::kKeyParts) {
     const int lane = threadIdx.x % kWarpThreads, warp = threadIdx.x / kWarpThreads % 4;
@@ -49,7 +48,8 @@ class KdaRecurrenceConsumer {
     decay_offset_ = (key_part_ * Config::kOwnKeyPanels * kPanelColumns + lane % 4 * 2) * sizeof(float);
   }
 
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run(const KdaRecurrenceWork& work) {
+    work_ = work;
     State state;
     if constexpr (Config::kSegment) {
       set_transposed_identity(state, first_value() - params_.value_panels * kPanelColumns);
@@ -66,7 +66,7 @@ class KdaRecurrenceConsumer {
   __device__ __forceinline__ void run_chunks(State& state) {
     Values out = {};
     ValueOperand v;
-    ptx::mbarrier_wait(&storage_.bar_full[0], 0);
+    ptx::mbarrier_wait(&storage_.bar_full[at_.stage], at_.parity);
     load_values(0, v);
     for (int i = 0; i < work_.num_chunks; ++i) {
       Values accum;
@@ -121,6 +121,7 @@ class KdaRecurrenceConsumer {
     }
     ptx::wgmma_wait_group<0>();
     ptx::pin_registers(state);
+    if constexpr (Config::kSeveralWorks) ptx::mbarrier_arrive(&storage_.bar_empty[at_.before().stage]);
     if constexpr (Config::kWithOut) {
       ValueOperand out_operand;
       ptx::pin_registers(out);
@@ -371,7 +372,7 @@ class KdaRecurrenceConsumer {
 
   Storage& storage_;
   const KdaRecurrenceParams& params_;
-  const KdaRecurrenceWork& work_;
+  KdaRecurrenceWork work_;
   const int value_part_, key_part_;
   uint32_t values_offset_, decay_offset_;
   RingPosition<Config::kStages> at_;

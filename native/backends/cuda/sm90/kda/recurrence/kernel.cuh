@@ -21,15 +21,31 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
   ptx::fence_mbarrier_init();
 }
 
-// The blocks of a (sequence, value head) are neighbours, so that they share its records in the L2 cache.
+// The works of a (sequence, value head) are neighbours, so that they share its records in the L2 cache.
 template <class Config>
-__device__ __forceinline__ KdaRecurrenceWork work_of(const KdaRecurrenceParams& params, int block) {
+__device__ __forceinline__ KdaRecurrenceWork work_of(const KdaRecurrenceParams& params, int index) {
   const int splits = params.work_panels / Config::kValueParts;
-  const int pair = block / splits;
+  const int pair = index / splits;
   const int place = pair / params.value_heads;
   const KdaSequence& sequence = params.sequences[place];
   return {sequence.first_chunk, sequence.num_chunks, place, pair % params.value_heads,
-          block % splits * Config::kValueParts};
+          index % splits * Config::kValueParts};
+}
+
+// Each role goes through the block's works for itself, from `work` on. They become shorter, so every other turn goes
+// backwards: a block that had a long one has a short one next.
+template <class Config, class Role>
+__device__ __forceinline__ void run_works(Role& role, const KdaRecurrenceParams& params, KdaRecurrenceWork work) {
+  int place = blockIdx.x, first = 0;
+#pragma unroll 1
+  while (true) {
+    role.run(work);
+    if constexpr (!Config::kSeveralWorks) return;
+    first += gridDim.x;
+    place = gridDim.x - 1 - place;
+    if (first + place >= params.num_works) return;
+    work = work_of<Config>(params, first + place);
+  }
 }
 
 // Copies leave out what is above the diagonals, products do not.
@@ -65,13 +81,19 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_dec<Config::kProducerRegisters>();
     const int warp_idx = threadIdx.x / kWarpThreads - Config::kConsumerWarps;
     if (warp_idx == 0) {
-      if (threadIdx.x % kWarpThreads == 0) KdaRecurrenceProducer<Config>(storage, params, work).run();
+      KdaRecurrenceProducer<Config> producer(storage, params);
+      run_works<Config>(producer, params, work);
     } else if (warp_idx == 1) {
-      if constexpr (Config::kWithOut || Config::kWithImages) KdaRecurrenceStorer<Config>(storage, params, work).run();
+      if constexpr (Config::kWithOut || Config::kWithImages) {
+        KdaRecurrenceStorer<Config> storer(storage, params);
+        run_works<Config>(storer, params, work);
+        storer.finish();
+      }
     }
   } else {
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
-    KdaRecurrenceConsumer<Config>(storage, params, work, warpgroup_idx).run();
+    KdaRecurrenceConsumer<Config> consumer(storage, params, warpgroup_idx);
+    run_works<Config>(consumer, params, work);
   }
 #endif
 }

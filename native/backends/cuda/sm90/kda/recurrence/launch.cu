@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 
 #include "backends/cuda/sm90/check.h"
@@ -14,13 +15,14 @@ constexpr char kOperation[] = "kdaForward";
 struct Kernel {
   int key_panels, value_parts;
   KdaRecurrenceResult result;
+  bool several_works;  // of a block
   cudaError_t (*run)(const KdaRecurrenceParams& params, int blocks, cudaStream_t stream);
 };
 
 template <int kKeyPanels, int kWarpgroups, KdaRecurrenceResult kResult>
 constexpr Kernel row() {
   using Config = KdaRecurrenceConfig<kKeyPanels, kWarpgroups, kResult>;
-  return {kKeyPanels, Config::kValueParts, kResult, run_kda_recurrence<Config>};
+  return {kKeyPanels, Config::kValueParts, kResult, Config::kSeveralWorks, run_kda_recurrence<Config>};
 }
 
 using enum KdaRecurrenceResult;
@@ -32,7 +34,7 @@ constexpr Kernel kKernels[] = {
     row<4, 2, kOut>(), row<4, 2, kOutAndImages>(), row<4, 2, kImages>(),                         //
 };
 
-void run(const KdaProblem& problem, const KdaRecurrenceParams& params, int num_sequences, KdaRecurrenceResult result,
+void run(const KdaProblem& problem, KdaRecurrenceParams params, int num_sequences, KdaRecurrenceResult result,
          cudaStream_t stream) {
   const int64_t panels = num_sequences * problem.value_heads * params.work_panels;
   if (panels == 0) return;
@@ -45,7 +47,9 @@ void run(const KdaProblem& problem, const KdaRecurrenceParams& params, int num_s
   for (const Kernel& kernel : kKernels) {
     if (kernel.key_panels != problem.key_panels || kernel.value_parts != value_parts || kernel.result != result)
       continue;
-    check_cuda(kernel.run(params, static_cast<int>(panels / value_parts), stream), kOperation, "launch");
+    params.num_works = static_cast<int32_t>(panels / value_parts);
+    const int64_t blocks = kernel.several_works ? std::min<int64_t>(params.num_works, room) : params.num_works;
+    check_cuda(kernel.run(params, static_cast<int>(blocks), stream), kOperation, "launch");
     return;
   }
   throw Error(ErrorCode::kInternal, concat(kOperation, ": no recurrence for ", problem.key_dim, " keys"));

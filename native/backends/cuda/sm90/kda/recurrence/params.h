@@ -24,6 +24,7 @@ struct KdaRecurrenceParams {
   uint8_t* e_images;
   int32_t value_heads, value_dim, value_panels;
   int32_t work_panels;  // of a sequence and head: value panels, and those of a transition
+  int32_t num_works;    // see KdaRecurrenceWork
 };
 
 }  // namespace warpgrad::cuda::sm90

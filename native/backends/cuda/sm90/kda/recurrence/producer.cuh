@@ -9,34 +9,44 @@
 
 namespace warpgrad::cuda::sm90 {
 
-// A thread that keeps the stages full of records and v.
+// A warp, one thread of which keeps the stages full of records and v. It runs ahead into the next work's chunks.
 template <class Config>
 class KdaRecurrenceProducer {
  public:
   using Storage = KdaRecurrenceStorage<Config>;
   using Stage = typename Storage::Stage;
 
-  __device__ __forceinline__ KdaRecurrenceProducer(Storage& storage, const KdaRecurrenceParams& params,
-                                                   const KdaRecurrenceWork& work)
-      : storage_(storage), params_(params), work_(work) {}
+  __device__ __forceinline__ KdaRecurrenceProducer(Storage& storage, const KdaRecurrenceParams& params)
+      : storage_(storage), params_(params) {}
 
-  __device__ __forceinline__ void run() {
-    if (work_.num_chunks == 0) return;
-    KdaChunk chunk = params_.chunks[work_.first_chunk];
-    const int64_t chunk_bytes = static_cast<int64_t>(params_.value_heads) * kLayout.bytes();
-    const uint8_t* record = params_.records + work_.first_chunk * chunk_bytes + work_.head * kLayout.bytes();
-    RingPosition<Config::kStages> at;
-    for (int i = 0; i < work_.num_chunks; ++i) {
-      ptx::mbarrier_wait(&storage_.bar_empty[at.stage], at.parity ^ 1);
-      load(record, chunk, at.stage);
-      record += chunk_bytes;
-      chunk.token += kKdaChunkRows;
-      at.advance();
+  __device__ __forceinline__ void run(const KdaRecurrenceWork& work) {
+    work_ = work;
+    // The consumers read the first one at once.
+    if (!Config::kSegment && is_ahead_) {
+      prefetch_state<Config::kValueParts * kPanelColumns, Config::kKeyPanels * kPanelColumns>(
+          params_.initial_state, params_.sequences[work_.sequence].initial_state, work_.head,
+          work_.value_panel * kPanelColumns);
     }
+    if (threadIdx.x % kWarpThreads == 0 && work_.num_chunks > 0) load_chunks();
+    __syncwarp();
+    is_ahead_ = true;
   }
 
  private:
   static constexpr KdaRecordLayout kLayout{Config::kKeyPanels};
+
+  __device__ __forceinline__ void load_chunks() {
+    KdaChunk chunk = params_.chunks[work_.first_chunk];
+    const int64_t chunk_bytes = static_cast<int64_t>(params_.value_heads) * kLayout.bytes();
+    const uint8_t* record = params_.records + work_.first_chunk * chunk_bytes + work_.head * kLayout.bytes();
+    for (int i = 0; i < work_.num_chunks; ++i) {
+      ptx::mbarrier_wait(&storage_.bar_empty[at_.stage], at_.parity ^ 1);
+      load(record, chunk, at_.stage);
+      record += chunk_bytes;
+      chunk.token += kKdaChunkRows;
+      at_.advance();
+    }
+  }
 
   // o alone needs Qd and Aqk.
   __device__ __forceinline__ void load(const uint8_t* record, const KdaChunk& chunk, uint32_t stage_idx) const {
@@ -70,7 +80,9 @@ class KdaRecurrenceProducer {
 
   Storage& storage_;
   const KdaRecurrenceParams& params_;
-  const KdaRecurrenceWork& work_;
+  KdaRecurrenceWork work_;
+  bool is_ahead_ = false;
+  RingPosition<Config::kStages> at_;
 };
 
 }  // namespace warpgrad::cuda::sm90

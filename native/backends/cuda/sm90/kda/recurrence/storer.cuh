@@ -16,11 +16,11 @@ class KdaRecurrenceStorer {
   using Stage = typename Storage::Stage;
   using ValueTile = typename Config::ValueTile;
 
-  __device__ __forceinline__ KdaRecurrenceStorer(Storage& storage, const KdaRecurrenceParams& params,
-                                                 const KdaRecurrenceWork& work)
-      : storage_(storage), params_(params), work_(work), lane_idx_(threadIdx.x % kWarpThreads) {}
+  __device__ __forceinline__ KdaRecurrenceStorer(Storage& storage, const KdaRecurrenceParams& params)
+      : storage_(storage), params_(params), lane_idx_(threadIdx.x % kWarpThreads) {}
 
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void run(const KdaRecurrenceWork& work) {
+    work_ = work;
 #pragma unroll 1
     for (int i = 0; i < work_.num_chunks; ++i) {
       const int chunk_idx = work_.first_chunk + i;
@@ -28,6 +28,8 @@ class KdaRecurrenceStorer {
       if constexpr (Config::kWithImages) store_images(chunk_idx);
       if constexpr (Config::kWithOut) store_out(chunk);
     }
+  }
+  __device__ __forceinline__ void finish() const {
     if (lane_idx_ == 0) ptx::bulk_wait_group<0>();
   }
 
@@ -90,7 +92,7 @@ class KdaRecurrenceStorer {
 
   Storage& storage_;
   const KdaRecurrenceParams& params_;
-  const KdaRecurrenceWork& work_;
+  KdaRecurrenceWork work_;
   const int lane_idx_;
   RingPosition<Config::kStages> images_at_;
   RingPosition<Config::kOutSlots> out_at_;
