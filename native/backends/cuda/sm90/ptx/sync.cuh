@@ -11,6 +11,13 @@ __device__ __forceinline__ int read_thread_idx() {
   return thread_idx;
 }
 
+// The same of blockIdx.x.
+__device__ __forceinline__ int read_block_idx() {
+  int block_idx;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block_idx));
+  return block_idx;
+}
+
 // Unlike __syncwarp(), also a line that ptxas moves no instruction across.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/#parallel-synchronization-and-communication-instructions-bar-warp-sync
 __device__ __forceinline__ void bar_warp_sync() {

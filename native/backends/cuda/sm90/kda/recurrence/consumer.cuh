@@ -1,8 +1,9 @@
 #pragma once
 
 #include "backends/cuda/sm90/kda/recurrence/params.h"
+#include "backends/cuda/sm90/kda/recurrence/state_steps.cuh"
 #include "backends/cuda/sm90/kda/recurrence/storage.cuh"
-#include "backends/cuda/sm90/kda/state.cuh"
+#include "backends/cuda/sm90/kda/recurrence/work.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
@@ -52,10 +53,10 @@ class KdaRecurrenceConsumer {
     work_ = work;
     State state;
     if constexpr (Config::kSegment) {
-      set_transposed_identity(state, first_value() - params_.value_panels * kPanelColumns);
+      set_transposed_identity(state, first_value(work_) - params_.value_panels * kPanelColumns);
     } else {
-      load_transposed_state(state, own_keys(params_.initial_state), sequence().initial_state, work_.head,
-                            first_value());
+      load_state_in_steps(state, own_keys(params_.initial_state), sequence().initial_state, work_.head,
+                          first_value(work_));
     }
     if (work_.num_chunks > 0) run_chunks(state);
     const int final_state = sequence().final_state;
@@ -130,10 +131,17 @@ class KdaRecurrenceConsumer {
     }
   }
 
-  __device__ __forceinline__ const KdaSequence& sequence() const { return params_.sequences[work_.sequence]; }
-  __device__ __forceinline__ int first_value() const { return (work_.value_panel + value_part_) * kPanelColumns; }
+  // Looked up anew where states are: two warpgroups have no registers to keep it over the chunks.
+  __device__ __forceinline__ KdaRecurrenceWork work() const {
+    return Config::kSeveralWorks ? work_ : work_of<Config>(params_, ptx::read_block_idx());
+  }
+  __device__ __forceinline__ const KdaSequence& sequence() const { return params_.sequences[work().sequence]; }
+  __device__ __forceinline__ int first_value(const KdaRecurrenceWork& work) const {
+    return (work.value_panel + value_part_) * kPanelColumns;
+  }
   __device__ __forceinline__ void store(State& state, const KdaStates& states, int index) const {
-    store_transposed_state(state, own_keys(states), index, work_.head, first_value());
+    const KdaRecurrenceWork work = this->work();
+    store_state_in_steps(state, own_keys(states), index, work.head, first_value(work));
   }
 
   // The keys of this warpgroup: in states, in a tile [64, keys].
@@ -290,7 +298,7 @@ class KdaRecurrenceConsumer {
     } else {
       const KdaChunk& chunk = params_.chunks[work_.first_chunk + i];
       const int thread = ptx::read_thread_idx() % kWarpgroupThreads, lane = thread % kWarpThreads;
-      const int first_column = first_value() + thread / kWarpThreads * 16;
+      const int first_column = first_value(work_) + thread / kWarpThreads * 16;
       const int rows = chunk.rows - lane / 4, columns = counts ? params_.value_dim - first_column : 0;
       const uint16_t* first = params_.v + chunk.batch * params_.v_batch_stride +
                               (chunk.token + lane / 4) * params_.v_token_stride + work_.head * params_.v_head_stride +

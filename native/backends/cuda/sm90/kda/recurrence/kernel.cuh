@@ -21,21 +21,11 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
   ptx::fence_mbarrier_init();
 }
 
-// The works of a (sequence, value head) are neighbours, so that they share its records in the L2 cache.
-template <class Config>
-__device__ __forceinline__ KdaRecurrenceWork work_of(const KdaRecurrenceParams& params, int index) {
-  const int splits = params.work_panels / Config::kValueParts;
-  const int pair = index / splits;
-  const int place = pair / params.value_heads;
-  const KdaSequence& sequence = params.sequences[place];
-  return {sequence.first_chunk, sequence.num_chunks, place, pair % params.value_heads,
-          index % splits * Config::kValueParts};
-}
-
 // Each role goes through the block's works for itself, from `work` on. They become shorter, so every other turn goes
 // backwards: a block that had a long one has a short one next.
 template <class Config, class Role>
-__device__ __forceinline__ void run_works(Role& role, const KdaRecurrenceParams& params, KdaRecurrenceWork work) {
+__device__ __forceinline__ void run_works(Role& role, const KdaRecurrenceParams& params) {
+  KdaRecurrenceWork work = work_of<Config>(params, blockIdx.x);
   int place = blockIdx.x, first = 0;
 #pragma unroll 1
   while (true) {
@@ -74,7 +64,6 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   }
   clear_above_diagonals(storage);
   __syncthreads();
-  const KdaRecurrenceWork work = work_of<Config>(params, blockIdx.x);
   // The shuffle tells ptxas that the warpgroup's index is uniform.
   const int warpgroup_idx = __shfl_sync(~0u, threadIdx.x / kWarpgroupThreads, 0);
   if (warpgroup_idx == Config::kWarpgroups) {
@@ -82,18 +71,18 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     const int warp_idx = threadIdx.x / kWarpThreads - Config::kConsumerWarps;
     if (warp_idx == 0) {
       KdaRecurrenceProducer<Config> producer(storage, params);
-      run_works<Config>(producer, params, work);
+      run_works<Config>(producer, params);
     } else if (warp_idx == 1) {
       if constexpr (Config::kWithOut || Config::kWithImages) {
         KdaRecurrenceStorer<Config> storer(storage, params);
-        run_works<Config>(storer, params, work);
+        run_works<Config>(storer, params);
         storer.finish();
       }
     }
   } else {
     if constexpr (Config::kMovesRegisters) ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
     KdaRecurrenceConsumer<Config> consumer(storage, params, warpgroup_idx);
-    run_works<Config>(consumer, params, work);
+    run_works<Config>(consumer, params);
   }
 #endif
 }

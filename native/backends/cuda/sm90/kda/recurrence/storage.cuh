@@ -52,11 +52,4 @@ struct KdaRecurrenceStorage {
 // Named barrier 0 is __syncthreads'.
 enum KdaRecurrenceBarrier : int { kBarrierConsumers = 1 };
 
-// What a block goes through in one go: a block has one or several, one after the other.
-struct KdaRecurrenceWork {
-  int first_chunk, num_chunks;
-  int sequence, head;  // the place in the table; its states are looked up where they are used, to spare registers
-  int value_panel;     // of the first warpgroup; those of a transition follow the others
-};
-
 }  // namespace warpgrad::cuda::sm90

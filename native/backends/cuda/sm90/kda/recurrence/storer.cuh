@@ -2,6 +2,7 @@
 
 #include "backends/cuda/sm90/kda/recurrence/params.h"
 #include "backends/cuda/sm90/kda/recurrence/storage.cuh"
+#include "backends/cuda/sm90/kda/recurrence/work.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/mbarrier.cuh"
 #include "backends/cuda/sm90/tile/ring.cuh"
