@@ -66,6 +66,7 @@ KdaProblem kda_problem(const Params& params, const KdaPlan& plan, const char* ta
           kda_panels(value_dim),
           static_cast<int>(plan.chunks.size()),
           static_cast<int>(plan.sequences.size()),
+          plan.sequences.empty() ? 0 : plan.sequences.front().num_chunks,
           reinterpret_cast<const KdaChunk*>(tables),
           reinterpret_cast<const KdaSequence*>(tables + plan.sequences_offset()),
           {static_cast<int>(plan.runs.size()), static_cast<int>(plan.transitions.size()),

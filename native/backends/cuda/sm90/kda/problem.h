@@ -25,6 +25,7 @@ struct KdaProblem {
   int64_t batches, tokens, qk_heads, value_heads, key_dim, value_dim;
   int key_panels, value_panels;  // 1, 2 or 4 panels of 64 columns: the dimensions rounded up
   int num_chunks, num_sequences;
+  int most_chunks;  // of a sequence
   const KdaChunk* chunks;
   const KdaSequence* sequences;
   KdaSegments segments;

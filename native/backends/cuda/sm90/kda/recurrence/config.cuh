@@ -26,8 +26,9 @@ struct KdaRecurrenceConfig {
   static constexpr int kKeyParts = kKeyPanels == 4 ? 2 : 1;
   // v comes with a stage; two warpgroups leave no room for it and read it themselves, in each other's shadow.
   static constexpr bool kValuesInStage = kWarpgroups == 1;
-  // A block goes on with other works; two warpgroups of 256 keys lack registers for it, of fewer keys a reason.
-  static constexpr bool kSeveralWorks = kWarpgroups == 1;
+  // A block may go on with other works. With images that costs more than it gains; two warpgroups of 256 keys lack
+  // registers for it, of fewer keys a reason.
+  static constexpr bool kSeveralWorks = kWarpgroups == 1 && kResult == KdaRecurrenceResult::kOut;
   static constexpr int kProducerRegisters = kKeyParts > 1 ? 40 : 56;  // with two consumers
   static constexpr int kConsumerRegisters = kKeyParts > 1 ? 232 : 224;
 

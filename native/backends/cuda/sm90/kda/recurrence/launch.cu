@@ -48,7 +48,11 @@ void run(const KdaProblem& problem, KdaRecurrenceParams params, int num_sequence
     if (kernel.key_panels != problem.key_panels || kernel.value_parts != value_parts || kernel.result != result)
       continue;
     params.num_works = static_cast<int32_t>(panels / value_parts);
-    const int64_t blocks = kernel.several_works ? std::min<int64_t>(params.num_works, room) : params.num_works;
+    // Blocks of one work each go to whichever multiprocessor is free. Where no work is longer than half of what a
+    // multiprocessor has to do, shares that are fixed are even enough, and nothing ends or begins between works.
+    const int64_t chunks = problem.value_heads * params.work_panels / value_parts * problem.num_chunks;
+    const bool stays = kernel.several_works && 2 * problem.most_chunks * room <= chunks;
+    const int64_t blocks = stays ? std::min<int64_t>(params.num_works, room) : params.num_works;
     check_cuda(kernel.run(params, static_cast<int>(blocks), stream), kOperation, "launch");
     return;
   }

@@ -23,7 +23,7 @@ class KdaRecurrenceProducer {
   __device__ __forceinline__ void run(const KdaRecurrenceWork& work) {
     work_ = work;
     // The consumers read the first one at once.
-    if (!Config::kSegment && is_ahead_) {
+    if (Config::kSeveralWorks && is_ahead_) {
       prefetch_state<Config::kValueParts * kPanelColumns, Config::kKeyPanels * kPanelColumns>(
           params_.initial_state, params_.sequences[work_.sequence].initial_state, work_.head,
           work_.value_panel * kPanelColumns);
