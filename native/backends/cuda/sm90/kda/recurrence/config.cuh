@@ -24,8 +24,9 @@ struct KdaRecurrenceConfig {
   static constexpr int kStages = kKeyPanels == 4 ? 2 : 3;
   // Warpgroups that share 64 columns of V and add up what they have of R and o: the state is too large for one.
   static constexpr int kKeyParts = kKeyPanels == 4 ? 2 : 1;
-  // v comes with a stage; two warpgroups leave no room for it and read it themselves, in each other's shadow.
-  static constexpr bool kValuesInStage = kWarpgroups == 1;
+  // v comes with each stage, with two warpgroups into one place; with 256 keys there is no room and they read it
+  // themselves.
+  static constexpr int kValueSlots = kKeyPanels == 4 ? 0 : kWarpgroups == 1 ? kStages : 1;
   // A block may go on with other works. With images that costs more than it gains; two warpgroups of 256 keys lack
   // registers for it, of fewer keys a reason.
   static constexpr bool kSeveralWorks = kWarpgroups == 1 && kResult == KdaRecurrenceResult::kOut;
@@ -42,13 +43,13 @@ struct KdaRecurrenceConfig {
       kResult == KdaRecurrenceResult::kImages || kResult == KdaRecurrenceResult::kOutAndImages;
   // Where there are registers for it.
   static constexpr bool kWithChunkStates = kWithOut && !(kWithImages && kKeyParts > 1);
-  // The image of S leaves from the places of Kd and Qd, once these have been read, that of E from the place of v. Where
-  // v has none E has room of its own, as o has; with 256 keys there is none but the place of T, for E and then o.
+  // The image of S leaves from the places of Kd and Qd, once these have been read, that of E from the place of v. With
+  // two warpgroups E and then o leave from one place: room of their own or, with 256 keys, that of T.
   static constexpr bool kInPlaceOfT = kKeyParts > 1;
   static constexpr bool kOutInStage = kWithOut && kInPlaceOfT;
-  static constexpr bool kEHasRoom = kWithImages && !kValuesInStage && !kInPlaceOfT;
+  static constexpr bool kEInPlaceOfOut = kWithImages && kValueSlots == 1;
   // Whether something else goes where an image was before the stage is free.
-  static constexpr bool kAwaitsImagesStored = kEHasRoom || (kWithImages && kOutInStage);
+  static constexpr bool kAwaitsImagesStored = kEInPlaceOfOut || (kWithImages && kOutInStage);
   static constexpr int kOutSlots = kOutInStage ? kStages : 1;
   static constexpr bool kMovesRegisters = kWarpgroups > 1;
   static constexpr int kConsumerThreads = kWarpgroups * kWarpgroupThreads;

@@ -245,9 +245,12 @@ class KdaRecurrenceConsumer {
     // Qd S: this warp is done with Kd, T and Qd. Kr E too where registers are short.
     if constexpr (Config::kWithOut) ptx::wgmma_wait_group<Config::kKeyParts == 1 ? 2 : 1>();
     ptx::bar_sync(kBarrierConsumers, Config::kConsumerThreads);
-    if constexpr (Config::kEHasRoom) {
-      const RingPosition<Config::kStages> before = at_.before();
-      ptx::mbarrier_wait(&storage_.bar_images_stored[before.stage], before.parity);
+    if constexpr (Config::kEInPlaceOfOut) {
+      if constexpr (Config::kWithOut) {
+        wait_for_out();
+      } else {
+        wait_for_images(at_.before());
+      }
     }
     put_values(storage_.e_tiles(at_.stage), e);
     const uint32_t state_tile = ptx::shared_address(own_keys(value_part_ == 0 ? stage.kd : stage.qd));
@@ -263,19 +266,26 @@ class KdaRecurrenceConsumer {
 
   // Puts o of the chunk before where it leaves from.
   __device__ __forceinline__ void put_out(const ValueOperand& out) {
+    const RingPosition<Config::kStages> before = at_.before();
+    constexpr bool kInPlaceOfE = Config::kWithImages && (Config::kInPlaceOfT || Config::kEInPlaceOfOut);
+    if constexpr (kInPlaceOfE) wait_for_images(before);
     if constexpr (Config::kOutInStage) {
-      const RingPosition<Config::kStages> before = at_.before();
-      if constexpr (Config::kWithImages) {
-        ptx::mbarrier_wait(&storage_.bar_images_stored[before.stage], before.parity);
-      }
       put_values(storage_.out_tiles(before.stage), out);
       hand_over(&storage_.bar_out_full[before.stage]);
     } else {
-      ptx::mbarrier_wait(&storage_.bar_out_stored[0], out_at_.parity ^ 1);
+      if constexpr (!kInPlaceOfE) wait_for_out();
       put_values(storage_.out_tiles(0), out);
       hand_over(&storage_.bar_out_full[0]);
       out_at_.advance();
     }
+  }
+
+  // Until the last ones have left.
+  __device__ __forceinline__ void wait_for_out() const {
+    ptx::mbarrier_wait(&storage_.bar_out_stored[0], out_at_.parity ^ 1);
+  }
+  __device__ __forceinline__ void wait_for_images(const RingPosition<Config::kStages>& at) const {
+    ptx::mbarrier_wait(&storage_.bar_images_stored[at.stage], at.parity);
   }
 
   // Stores become visible to the copy engine before the arrival.
@@ -287,12 +297,14 @@ class KdaRecurrenceConsumer {
   // vᵀ of chunk i as an A operand. It counts once, and not for a transition.
   __device__ __forceinline__ void load_values(int i, ValueOperand& v) const {
     const bool counts = key_part_ == 0 && (!Config::kSegment || work_.value_panel < params_.value_panels);
-    if constexpr (Config::kValuesInStage) {
-      const uint32_t tile = ptx::shared_address(storage_.v.tiles[at_.stage].bytes) + values_offset_;
+    if constexpr (Config::kValueSlots > 0) {
+      const uint32_t tile =
+          ptx::shared_address(storage_.v_tiles(at_.stage)) + value_part_ * ValueTile::kBytes + values_offset_;
 #pragma unroll
       for (int k = 0; k < Config::kTokenSteps; ++k) {
         ptx::ldmatrix_x4_trans(tile + k * 16 * kPanelRowBytes, v + 4 * k);
       }
+      if constexpr (Config::kValueSlots == 1) ptx::mbarrier_arrive(&storage_.bar_values_empty);
       const bool is_last = i + 1 == work_.num_chunks;
       if (!counts || is_last) clear_values_from(counts ? params_.chunks[work_.first_chunk + i].rows : 0, v);
     } else {

@@ -18,6 +18,7 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
     ptx::mbarrier_init(&storage.bar_out_full[i], Config::kConsumerThreads);
     ptx::mbarrier_init(&storage.bar_out_stored[i], 1);
   }
+  ptx::mbarrier_init(&storage.bar_values_empty, Config::kConsumerThreads);
   ptx::fence_mbarrier_init();
 }
 

@@ -42,7 +42,9 @@ class KdaRecurrenceProducer {
     const uint8_t* record = params_.records + work_.first_chunk * chunk_bytes + work_.head * kLayout.bytes();
     for (int i = 0; i < work_.num_chunks; ++i) {
       ptx::mbarrier_wait(&storage_.bar_empty[at_.stage], at_.parity ^ 1);
-      load(record, chunk, at_.stage);
+      load(record, at_.stage);
+      if constexpr (Config::kValueSlots == 1) ptx::mbarrier_wait(&storage_.bar_values_empty, i % 2 ^ 1);
+      load_values(chunk, at_.stage);
       record += chunk_bytes;
       chunk.token += kKdaChunkRows;
       at_.advance();
@@ -50,13 +52,13 @@ class KdaRecurrenceProducer {
   }
 
   // o alone needs Qd and Aqk.
-  __device__ __forceinline__ void load(const uint8_t* record, const KdaChunk& chunk, uint32_t stage_idx) const {
+  __device__ __forceinline__ void load(const uint8_t* record, uint32_t stage_idx) const {
     Stage& stage = storage_.stages[stage_idx];
     float (&decay)[Config::kKeyPanels * kPanelColumns] = storage_.decay[stage_idx];
     uint64_t* const full = &storage_.bar_full[stage_idx];
     constexpr uint32_t kKeyBytes = Config::KeyTile::kBytes, kStateBytes = 2 * kKeyBytes + kKdaTriangleBytes;
     constexpr uint32_t kOutBytes = Config::kWithOut ? kKeyBytes + kKdaTriangleBytes : 0;
-    constexpr uint32_t kValueBytes = Config::kValuesInStage ? Config::ValueTile::kBytes : 0;
+    constexpr uint32_t kValueBytes = Config::kValueSlots > 0 ? Config::kValueParts * Config::ValueTile::kBytes : 0;
     ptx::mbarrier_arrive_expect_tx(full, kStateBytes + kOutBytes + kValueBytes + sizeof(decay));
     ptx::bulk_load(&stage.kd, record + kLayout.kd(), 2 * kKeyBytes, full);  // and Kr
     load_triangle(stage.t, record + kLayout.t(), full);
@@ -64,19 +66,22 @@ class KdaRecurrenceProducer {
       ptx::bulk_load(&stage.qd, record + kLayout.qd(), kKeyBytes, full);
       load_triangle(stage.aqk, record + kLayout.aqk(), full);
     }
-    // Those of a transition are not looked at.
-    const int value_panel = work_.value_panel < params_.value_panels ? work_.value_panel : 0;
-    if constexpr (Config::kValuesInStage) {
-      ptx::tensor_load(&storage_.v.tiles[stage_idx], params_.tensor_map_v,
-                       {value_panel * kPanelColumns, chunk.token, work_.head, chunk.batch, 0}, full);
-    } else {
+    ptx::bulk_load(decay, record + kLayout.decay(), sizeof(decay), full);
+  }
+
+  // Those of a transition are not looked at.
+  __device__ __forceinline__ void load_values(const KdaChunk& chunk, uint32_t stage_idx) const {
+    const int first_panel = work_.value_panel < params_.value_panels ? work_.value_panel : 0;
 #pragma unroll
-      for (int part = 0; part < Config::kValueParts; ++part) {
-        ptx::tensor_prefetch(params_.tensor_map_v,
-                             {(value_panel + part) * kPanelColumns, chunk.token, work_.head, chunk.batch, 0});
+    for (int part = 0; part < Config::kValueParts; ++part) {
+      const int32_t coords[] = {(first_panel + part) * kPanelColumns, chunk.token, work_.head, chunk.batch, 0};
+      if constexpr (Config::kValueSlots > 0) {
+        ptx::tensor_load(storage_.v_tiles(stage_idx) + part * Config::ValueTile::kBytes, params_.tensor_map_v, coords,
+                         &storage_.bar_full[stage_idx]);
+      } else {
+        ptx::tensor_prefetch(params_.tensor_map_v, coords);
       }
     }
-    ptx::bulk_load(decay, record + kLayout.decay(), sizeof(decay), full);
   }
 
   Storage& storage_;
