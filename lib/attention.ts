@@ -203,10 +203,10 @@ export function attentionForward(
   expectKnownOptions('attentionForward', options, FORWARD_OPTIONS);
   const problem = checkProblem('attentionForward', q, k, v, options);
   const { operands, stream, sink, window, offsets } = problem;
-  const handleQ = operands.handle(q);
-  const handleK = operands.handle(k);
-  const handleV = operands.handle(v);
-  const handleSink = operands.optionalHandle(sink);
+  const handleQ = operands.handle('q', q);
+  const handleK = operands.handle('k', k);
+  const handleV = operands.handle('v', v);
+  const handleSink = operands.optionalHandle('sink', sink);
   const out = pendingTensor(problem.outShape, q.dtype, stream);
   const lse = pendingTensor(problem.lseShape, 'float32', stream);
   try {
@@ -216,8 +216,8 @@ export function attentionForward(
       handleK,
       handleV,
       handleSink,
-      operands.handle(out),
-      operands.handle(lse),
+      operands.handle('out', out),
+      operands.handle('lse', lse),
       problem.scale,
       problem.softcap,
       window.left,
@@ -226,7 +226,7 @@ export function attentionForward(
       offsets.k,
     );
   } catch (error) {
-    throw fromNative(error);
+    throw fromNative(error, 'attentionForward');
   }
   return { out, lse };
 }
@@ -258,13 +258,13 @@ export function attentionBackward(
   operands.contiguous('out', out, problem.outShape);
   operands.contiguous('lse', lse, problem.lseShape, FLOAT32);
   const deterministic = flagOption(caller, 'deterministic', options.deterministic);
-  const handleDOut = operands.handle(dOut);
-  const handleQ = operands.handle(q);
-  const handleK = operands.handle(k);
-  const handleV = operands.handle(v);
-  const handleOut = operands.handle(out);
-  const handleLse = operands.handle(lse);
-  const handleSink = operands.optionalHandle(sink);
+  const handleDOut = operands.handle('dOut', dOut);
+  const handleQ = operands.handle('q', q);
+  const handleK = operands.handle('k', k);
+  const handleV = operands.handle('v', v);
+  const handleOut = operands.handle('out', out);
+  const handleLse = operands.handle('lse', lse);
+  const handleSink = operands.optionalHandle('sink', sink);
   const dq = pendingTensor(q.shape, q.dtype, stream);
   const dk = pendingTensor(k.shape, q.dtype, stream);
   const dv = pendingTensor(v.shape, q.dtype, stream);
@@ -279,10 +279,10 @@ export function attentionBackward(
       handleOut,
       handleLse,
       handleSink,
-      operands.handle(dq),
-      operands.handle(dk),
-      operands.handle(dv),
-      operands.optionalHandle(dSink),
+      operands.handle('dq', dq),
+      operands.handle('dk', dk),
+      operands.handle('dv', dv),
+      operands.optionalHandle('dSink', dSink),
       problem.scale,
       problem.softcap,
       window.left,
@@ -292,7 +292,7 @@ export function attentionBackward(
       deterministic,
     );
   } catch (error) {
-    throw fromNative(error);
+    throw fromNative(error, caller);
   }
   return dSink ? { dq, dk, dv, dSink } : { dq, dk, dv };
 }

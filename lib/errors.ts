@@ -34,20 +34,25 @@ export class WarpgradError extends Error {
   }
 }
 
-/** The error classes of this package for what the addon throws: plain errors with a code. */
-export function fromNative(error: unknown): Error {
-  const { code, message } = error as { code?: string; message?: string };
+/**
+ * The error classes of this package for what the addon throws: plain errors with a code. Where memory is short, the message
+ * starts with who asked for it.
+ */
+export function fromNative(error: unknown, caller?: string): Error {
+  const { code, message: text } = error as { code?: string; message?: string };
+  const named = caller !== undefined && code === 'ERR_WARPGRAD_OUT_OF_MEMORY';
+  const message = named ? `${caller}: ${text}` : text;
   if (code === 'ERR_OUT_OF_RANGE') return new WarpgradRangeError(message, { cause: error });
   if (code?.startsWith('ERR_WARPGRAD_')) return new WarpgradError(code as ErrorCode, message ?? '', { cause: error });
   return error as Error;
 }
 
 /** Runs a call into the addon with its errors translated. */
-export function native<Result>(call: () => Result): Result {
+export function native<Result>(call: () => Result, caller?: string): Result {
   try {
     return call();
   } catch (error) {
-    throw fromNative(error);
+    throw fromNative(error, caller);
   }
 }
 

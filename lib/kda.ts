@@ -5,7 +5,7 @@ import { addon, type KdaArguments, type KdaInputs } from './native';
 import { disposedOnFailure, expectCuSeqlens, expectHeadDim, Operands } from './operands';
 import { nativeStream, type Stream } from './stream';
 import { allocateTensor, isTensor, pendingTensor, shareTensor, type Tensor } from './tensor';
-import { describe, expectKnownOptions, flagOption, numberOption } from './validate';
+import { describe, expectKnownOptions, flagOption, numberOption, sizeOf } from './validate';
 
 export type { KdaBackwardOptions, KdaForwardOptions, KdaGate } from './kda-options';
 
@@ -57,6 +57,8 @@ export const KDA_OPTIONS = [
 ];
 export const GATE_OPTIONS = ['aLog', 'dtBias', 'lowerBound'];
 const FORWARD_OPTIONS = [...KDA_OPTIONS, 'outputFinalState', 'outputChunkStates', 'stream'];
+/** As messages call them, in the addon's order. */
+const INPUT_NAMES = ['q', 'k', 'v', 'g', 'beta', 'gate.aLog', 'gate.dtBias', 'initialState'];
 
 interface Problem {
   readonly q: Tensor;
@@ -266,25 +268,29 @@ export function kdaForward(
   const outputChunkStates = flagOption(caller, 'outputChunkStates', options.outputChunkStates);
   const saving = flagOption(caller, 'saveIntermediates', options.saveIntermediates);
   const stream = operands.stream(options.stream);
-  const { aLog, dtBias, initialState } = problem;
+  const { aLog, dtBias, initialState, stateShape, numChunks } = problem;
   return disposedOnFailure((made) => {
+    operands.optionalHandle('gate.dtBias', dtBias); // before a view is made of it: it may have been disposed of
     const bias = dtBias?.rank === 1 ? made(dtBias.view([v.shape[2], q.shape[3]])) : dtBias; // no sooner: a refused call holds nothing
     const inputs = [q, k, v, g, beta, aLog, bias, initialState] as const;
-    const handles = inputs.map((tensor) => operands.optionalHandle(tensor)) as KdaInputs;
+    const handles = inputs.map((tensor, i) => operands.optionalHandle(INPUT_NAMES[i], tensor)) as KdaInputs;
     const out = made(pendingTensor(problem.outShape, q.dtype, stream));
-    const finalState = outputFinalState ? made(allocateTensor(problem.stateShape, 'float32', stream)) : undefined;
-    const chunkStates = outputChunkStates ? made(allocateChunkStates(problem, stream)) : undefined;
-    const intermediates = saving ? made(allocateIntermediates(problem, stream)) : undefined;
-    native(() =>
-      addon.kdaForward(
-        nativeStream(stream),
-        ...handles,
-        operands.handle(out),
-        operands.optionalHandle(finalState),
-        operands.optionalHandle(chunkStates),
-        operands.optionalHandle(intermediates),
-        ...problem.arguments,
-      ),
+    const allocate = (name: string, shape: readonly number[]) => made(allocateFloats(caller, name, shape, stream));
+    const finalState = outputFinalState ? allocate('finalState', stateShape) : undefined;
+    const chunkStates = outputChunkStates ? allocate('chunkStates', [numChunks, ...stateShape.slice(1)]) : undefined;
+    const intermediates = saving ? allocate('saved', [countSaved(problem, stream)]) : undefined;
+    native(
+      () =>
+        addon.kdaForward(
+          nativeStream(stream),
+          ...handles,
+          operands.handle('out', out),
+          operands.optionalHandle('finalState', finalState),
+          operands.optionalHandle('chunkStates', chunkStates),
+          operands.optionalHandle('saved', intermediates),
+          ...problem.arguments,
+        ),
+      caller,
     );
     const shares = inputs.map((tensor) => tensor && shareTensor(caller, tensor));
     const saved = makeSaved({ problem, shares, intermediates });
@@ -293,14 +299,16 @@ export function kdaForward(
   });
 }
 
-function allocateChunkStates({ stateShape, numChunks }: Problem, stream: Stream): Tensor {
-  return allocateTensor(Object.freeze([numChunks, ...stateShape.slice(1)]), 'float32', stream);
+/** Floats of the one tensor of intermediates, whose layout the backend knows. */
+function countSaved({ q, v, numChunks }: Problem, stream: Stream): number {
+  return numChunks * v.shape[2] * native(() => addon.kdaSavedElems(nativeStream(stream), q.shape[3], v.shape[3]));
 }
 
-/** One tensor, whose layout the backend knows. */
-function allocateIntermediates({ q, v, numChunks }: Problem, stream: Stream): Tensor {
-  const elems = native(() => addon.kdaSavedElems(nativeStream(stream), numChunks, v.shape[2], q.shape[3], v.shape[3]));
-  return allocateTensor(Object.freeze([elems]), 'float32', stream);
+/** A result with many elements for each of the arguments', and so perhaps more than can be counted exactly. */
+function allocateFloats(caller: string, name: string, shape: readonly number[], stream: Stream): Tensor {
+  const bytes = 4 * sizeOf(shape);
+  if (Number.isSafeInteger(bytes)) return allocateTensor(`${caller}: ${name}`, Object.freeze(shape), 'float32', stream);
+  throw new WarpgradError('ERR_WARPGRAD_OUT_OF_MEMORY', `${caller}: ${name}: no memory holds about ${bytes} bytes`);
 }
 
 /**
@@ -325,7 +333,7 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
   if (dFinalState !== undefined) operands.shaped('dFinalState', dFinalState, problem.stateShape, ['float32']);
   const stream = operands.stream(options.stream);
   const { shares, intermediates } = keptIn(saved); // again: the options may have disposed of it
-  const given = [operands.handle(dOut), operands.optionalHandle(dFinalState)] as const;
+  const given = [operands.handle('dOut', dOut), operands.optionalHandle('dFinalState', dFinalState)] as const;
   const like = (tensor: Tensor) => pendingTensor(tensor.shape, tensor.dtype, stream);
   const dq = like(q);
   const dk = like(k);
@@ -335,24 +343,26 @@ export function kdaBackward(dOut: Tensor, saved: KdaSaved, options: KdaBackwardO
   const dInitialState = initialState && like(initialState);
   const dALog = aLog && like(aLog);
   const dDtBias = disposedOnFailure((made) => {
-    const gradient = dtBias && made(allocateTensor(dtBias.shape, 'float32', stream)); // of which the addon sees a view
+    const gradient = dtBias && made(allocateTensor(`${caller}: dDtBias`, dtBias.shape, 'float32', stream)); // of which the addon sees a view
     const dBias = gradient?.rank === 1 ? made(gradient.view([v.shape[2], q.shape[3]])) : gradient;
-    native(() =>
-      addon.kdaBackward(
-        nativeStream(stream),
-        ...given,
-        ...(shares.map((share) => share?.handle) as KdaInputs),
-        operands.optionalHandle(intermediates),
-        operands.handle(dq),
-        operands.handle(dk),
-        operands.handle(dv),
-        operands.handle(dg),
-        operands.handle(dbeta),
-        operands.optionalHandle(dInitialState),
-        operands.optionalHandle(dALog),
-        operands.optionalHandle(dBias),
-        ...problem.arguments,
-      ),
+    native(
+      () =>
+        addon.kdaBackward(
+          nativeStream(stream),
+          ...given,
+          ...(shares.map((share) => share?.handle) as KdaInputs),
+          operands.optionalHandle('saved', intermediates),
+          operands.handle('dq', dq),
+          operands.handle('dk', dk),
+          operands.handle('dv', dv),
+          operands.handle('dg', dg),
+          operands.handle('dbeta', dbeta),
+          operands.optionalHandle('dInitialState', dInitialState),
+          operands.optionalHandle('dALog', dALog),
+          operands.optionalHandle('dDtBias', dBias),
+          ...problem.arguments,
+        ),
+      caller,
     );
     if (dBias !== gradient) dBias?.dispose();
     return gradient;

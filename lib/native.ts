@@ -134,8 +134,8 @@ export interface NativeModule {
     dSink: OptionalTensor,
     ...options: [...AttentionArguments, deterministic: boolean]
   ): void;
-  /** How many floats the saving mode of kdaForward keeps. */
-  kdaSavedElems(stream: NativeStream, numChunks: number, headsV: number, keyDim: number, valueDim: number): number;
+  /** How many floats the saving mode of kdaForward keeps of one chunk and value head. */
+  kdaSavedElems(stream: NativeStream, keyDim: number, valueDim: number): number;
   kdaForward(
     stream: NativeStream,
     ...rest: [

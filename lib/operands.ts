@@ -109,12 +109,12 @@ export class Operands {
   }
 
   /** The addon's half of a tensor, whom a getter of the options may have disposed of since it was checked. */
-  handle(tensor: Tensor): NativeTensor {
-    return nativeTensor(this.#caller, tensor);
+  handle(name: string, tensor: Tensor): NativeTensor {
+    return nativeTensor(this.#caller, tensor, name);
   }
 
-  optionalHandle(tensor: Tensor | undefined): NativeTensor | undefined {
-    return tensor && nativeTensor(this.#caller, tensor);
+  optionalHandle(name: string, tensor: Tensor | undefined): NativeTensor | undefined {
+    return tensor && nativeTensor(this.#caller, tensor, name);
   }
 
   stream(value: unknown): Stream {

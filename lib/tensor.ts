@@ -50,13 +50,13 @@ const NOT_CLONEABLE = boundToThread('a Tensor of warpgrad');
 const MADE_HERE = Symbol('made here');
 
 /** The addon's half of a live tensor. Internal. @throws WarpgradError with ERR_WARPGRAD_DISPOSED */
-export let nativeTensor: (caller: string, tensor: Tensor) => NativeTensor;
+export let nativeTensor: (caller: string, tensor: Tensor, name?: string) => NativeTensor;
 /** Whether a value is a tensor of this package, not merely something with its prototype. Internal. */
 export let isTensor: (value: unknown) => value is Tensor;
 /** A tensor's elements for somebody who needs them even when it is disposed; given up with `letGoShare`. Internal. */
 export let shareTensor: (caller: string, tensor: Tensor) => TensorShare;
 /** A fresh contiguous tensor with undefined contents, for an operation to write. Internal. */
-export let allocateTensor: (shape: readonly number[], dtype: DType, stream: Stream) => Tensor;
+export let allocateTensor: (caller: string, shape: readonly number[], dtype: DType, stream: Stream) => Tensor;
 /** The same without memory yet: the addon gives it some in the operation that writes it. Internal. */
 export let pendingTensor: (shape: readonly number[], dtype: DType, stream: Stream) => Tensor;
 
@@ -122,7 +122,7 @@ export class Tensor {
         `${caller}: shape [${dims.join(', ')}] has ${sizeOf(dims)} elements, the data have ${host.array.length}`,
       );
     }
-    const tensor = allocateTensor(dims, host.dtype, stream);
+    const tensor = allocateTensor(caller, dims, host.dtype, stream);
     native(() => addon.tensorWrite(nativeStream(stream), nativeTensor(caller, tensor), host.array));
     if (dtype === undefined || dtype === host.dtype) return tensor;
     const converted = tensor.to({ dtype, stream });
@@ -146,13 +146,13 @@ export class Tensor {
     const { dtype: name = 'float32', device = 'cpu' } = options;
     const dtype = expectDType(caller, name);
     const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
-    return Tensor.#allocate(dims, dtype, stream, zeroed);
+    return Tensor.#allocate(caller, dims, dtype, stream, zeroed);
   }
 
-  static #allocate(shape: readonly number[], dtype: DType, stream: Stream, zeroed: boolean): Tensor {
+  static #allocate(caller: string, shape: readonly number[], dtype: DType, stream: Stream, zeroed: boolean): Tensor {
     const code = DTYPES[dtype].nativeCode;
     const make = () => addon.tensorAllocate(nativeStream(stream), code, putSizes(shape), zeroed, takeReleased());
-    const handle = native(make);
+    const handle = native(make, caller);
     return new Tensor(MADE_HERE, handle, shape, undefined, dtype, stream);
   }
 
@@ -285,7 +285,7 @@ export class Tensor {
     if (device !== this.device) return this.#transfer(dtype, device, options.stream);
     const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, device);
     const source = nativeTensor(caller, this);
-    const result = Tensor.#allocate(this.shape, dtype, stream, false);
+    const result = Tensor.#allocate(caller, this.shape, dtype, stream, false);
     native(() => addon.tensorCopy(nativeStream(stream), nativeTensor(caller, result), source, false));
     return result;
   }
@@ -325,7 +325,7 @@ export class Tensor {
     const target = resolveStream('to', stream, device);
     const source = dtype === this.dtype ? this.contiguous() : this.to({ dtype });
     try {
-      const result = Tensor.#allocate(this.shape, dtype, target, false);
+      const result = Tensor.#allocate('to', this.shape, dtype, target, false);
       const copyStream = device === 'cpu' ? this.#stream : target;
       const [to, from] = [nativeTensor('to', result), nativeTensor('to', source)];
       native(() => addon.tensorCopy(nativeStream(copyStream), to, from, false));
@@ -382,9 +382,9 @@ export class Tensor {
   }
 
   static {
-    nativeTensor = (caller, tensor) => {
+    nativeTensor = (caller, tensor, name = 'the tensor') => {
       if (tensor.#handle) return tensor.#handle;
-      throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${caller}: the tensor was disposed`);
+      throw new WarpgradError('ERR_WARPGRAD_DISPOSED', `${caller}: ${name} was disposed`);
     };
     shareTensor = (caller, tensor) => {
       const share = (tensor.#share ??= { handle: nativeTensor(caller, tensor), holders: 1 });
@@ -392,7 +392,7 @@ export class Tensor {
       return share;
     };
     isTensor = (value): value is Tensor => typeof value === 'object' && value !== null && #handle in value;
-    allocateTensor = (shape, dtype, stream) => Tensor.#allocate(shape, dtype, stream, false);
+    allocateTensor = (caller, shape, dtype, stream) => Tensor.#allocate(caller, shape, dtype, stream, false);
     pendingTensor = (shape, dtype, stream) =>
       new Tensor(MADE_HERE, takeReleased() ?? addon.tensorHandle(), shape, undefined, dtype, stream);
   }

@@ -16,6 +16,16 @@ namespace {
 
 constexpr size_t kMostReads = 11, kMostWrites = 8;  // of kdaBackward
 
+// Where `body` finds too little memory, the error says what for.
+void allocating_for(const char* what, FunctionRef<void()> body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    throw Error(error.code(), concat(what, ": ", error.what()));
+  }
+}
+
 // Reads positional arguments in order, and collects the storages behind the tensors.
 class Arguments {
  public:
@@ -32,10 +42,14 @@ class Arguments {
     uses.writes.reserve(kMostWrites);
     return *stream_;
   }
-  TensorView input() { return tensor(uses.reads, nullptr); }  // undefined gives an absent view
-  TensorView output() { return tensor(uses.writes, nullptr); }
+  TensorView input() { return tensor(uses.reads); }  // undefined gives an absent view
+  TensorView output() { return tensor(uses.writes); }
   // A tensor without memory is given some, of this layout; what is not kept in the end loses it again.
-  TensorView output(const TensorView& layout) { return tensor(uses.writes, &layout); }
+  TensorView output(const char* name, const TensorView& layout) {
+    const Napi::Value value = info_[position_];
+    if (!value.IsUndefined()) give_memory(name, environment_.tensors.get(value), layout);
+    return output();
+  }
   void keep_outputs() { given_memory_.clear(); }
   float number() { return next().As<Napi::Number>().FloatValue(); }
   bool flag() { return next().As<Napi::Boolean>().Value(); }
@@ -60,14 +74,16 @@ class Arguments {
  private:
   Napi::Value next() { return info_[position_++]; }
 
-  TensorView tensor(std::vector<StoragePtr>& storages, const TensorView* layout) {
+  void give_memory(const char* name, TensorHandle& handle, const TensorView& layout) {
+    if (handle.holds_storage()) return;
+    allocating_for(name, [&] { handle.allocate(environment_, info_.Env(), *stream_, ops::contiguous_like(layout)); });
+    given_memory_.push_back(&handle);
+  }
+
+  TensorView tensor(std::vector<StoragePtr>& storages) {
     const Napi::Value value = next();
     if (value.IsUndefined()) return {};
-    TensorHandle& handle = environment_.tensors.get(value);
-    if (layout && !handle.holds_storage()) {
-      handle.allocate(environment_, info_.Env(), *stream_, ops::contiguous_like(*layout));
-      given_memory_.push_back(&handle);
-    }
+    const TensorHandle& handle = environment_.tensors.get(value);
     WG_CHECK(handle.holds_storage(), ErrorCode::kInternal, "the tensor was disposed");
     stream_->backend_of(*handle.storage());
     storages.push_back(handle.storage());
@@ -124,21 +140,22 @@ Napi::Value run(const Napi::CallbackInfo& info, void (ops::Backend::*operation)(
     Params params;
     read(arguments, params);
     ops::check(params);
-    (stream.backend().*operation)(stream.stream(), std::move(params), std::move(arguments.uses));
+    allocating_for("workspace", [&] {
+      (stream.backend().*operation)(stream.stream(), std::move(params), std::move(arguments.uses));
+    });
     arguments.keep_outputs();
     return info.Env().Undefined();
   });
 }
 
 Napi::Value attention_forward(const Napi::CallbackInfo& info) {
-  return run<ops::AttentionForwardParams>(info, &ops::Backend::attention_forward,
-                                          [](Arguments& arguments, auto& params) {
-                                            for (TensorView* view : {&params.q, &params.k, &params.v, &params.sink})
-                                              *view = arguments.input();
-                                            params.out = arguments.output(ops::attention_out(params.q, params.v));
-                                            params.lse = arguments.output(ops::attention_lse(params.q));
-                                            params.options = attention_options(arguments);
-                                          });
+  return run<ops::AttentionForwardParams>(
+      info, &ops::Backend::attention_forward, [](Arguments& arguments, auto& params) {
+        for (TensorView* view : {&params.q, &params.k, &params.v, &params.sink}) *view = arguments.input();
+        params.out = arguments.output("out", ops::attention_out(params.q, params.v));
+        params.lse = arguments.output("lse", ops::attention_lse(params.q));
+        params.options = attention_options(arguments);
+      });
 }
 
 Napi::Value attention_backward(const Napi::CallbackInfo& info) {
@@ -148,10 +165,10 @@ Napi::Value attention_backward(const Napi::CallbackInfo& info) {
              {&params.d_out, &params.q, &params.k, &params.v, &params.out, &params.lse, &params.sink}) {
           *view = arguments.input();
         }
-        params.dq = arguments.output(params.q);
-        params.dk = arguments.output(params.k);
-        params.dv = arguments.output(params.v);
-        params.d_sink = arguments.output(params.sink);
+        params.dq = arguments.output("dq", params.q);
+        params.dk = arguments.output("dk", params.k);
+        params.dv = arguments.output("dv", params.v);
+        params.d_sink = arguments.output("dSink", params.sink);
         params.options = attention_options(arguments);
         params.deterministic = arguments.flag();
       });
@@ -168,7 +185,7 @@ void read_kda_inputs(Arguments& arguments, Params& params) {
 Napi::Value kda_forward(const Napi::CallbackInfo& info) {
   return run<ops::KdaForwardParams>(info, &ops::Backend::kda_forward, [](Arguments& arguments, auto& params) {
     read_kda_inputs(arguments, params);
-    params.out = arguments.output(params.v);
+    params.out = arguments.output("out", params.v);
     for (TensorView* view : {&params.final_state, &params.chunk_states, &params.saved}) *view = arguments.output();
     params.options = kda_options(arguments);
   });
@@ -179,25 +196,25 @@ Napi::Value kda_backward(const Napi::CallbackInfo& info) {
     for (TensorView* view : {&params.d_out, &params.d_final_state}) *view = arguments.input();
     read_kda_inputs(arguments, params);
     params.saved = arguments.input();
-    params.dq = arguments.output(params.q);
-    params.dk = arguments.output(params.k);
-    params.dv = arguments.output(params.v);
-    params.dg = arguments.output(params.g);
-    params.dbeta = arguments.output(params.beta);
-    params.d_initial_state = arguments.output(params.initial_state);
-    params.d_a_log = arguments.output(params.a_log);
+    params.dq = arguments.output("dq", params.q);
+    params.dk = arguments.output("dk", params.k);
+    params.dv = arguments.output("dv", params.v);
+    params.dg = arguments.output("dg", params.g);
+    params.dbeta = arguments.output("dbeta", params.beta);
+    params.d_initial_state = arguments.output("dInitialState", params.initial_state);
+    params.d_a_log = arguments.output("dALog", params.a_log);
     params.d_dt_bias = arguments.output();
     params.options = kda_options(arguments);
   });
 }
 
-// stream, chunks, valueHeads, K, V
+// stream, K, V: of one chunk and value head
 Napi::Value kda_saved_elems(const Napi::CallbackInfo& info) {
   return guarded(info, [&] {
     Arguments arguments(info);
     StreamHandle& stream = arguments.stream();
-    ops::KdaSavedDims dims;
-    for (int64_t* dim : {&dims.chunks, &dims.value_heads, &dims.key_dim, &dims.value_dim}) *dim = arguments.integer();
+    ops::KdaSavedDims dims{1, 1, 0, 0};
+    for (int64_t* dim : {&dims.key_dim, &dims.value_dim}) *dim = arguments.integer();
     return Napi::Number::New(info.Env(), static_cast<double>(stream.backend().kda_saved_elems(dims)));
   });
 }

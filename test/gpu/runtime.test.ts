@@ -38,7 +38,13 @@ describeCuda('memory', () => {
     expectError(
       () => Tensor.empty([Math.ceil(total / 2 ** 20), 2 ** 18], { device: CUDA }),
       'ERR_WARPGRAD_OUT_OF_MEMORY',
-      /^cuda:0: can't allocate \d+ bytes; \d+ bytes are in use by tensors, \d+ of \d+ bytes are free$/,
+      /^Tensor\.empty: cuda:0: can't allocate \d+ bytes; \d+ bytes are in use by tensors, \d+ of \d+ bytes are free; dispose /,
+    );
+    using wide = Tensor.zeros([1, 1, 1, 64], { device: CUDA }).expand([2 ** 16, 2 ** 16, 1, 64]);
+    expectError(
+      () => attentionForward(wide, wide, wide),
+      'ERR_WARPGRAD_OUT_OF_MEMORY',
+      /^attentionForward: out: cuda:0: can't allocate 1099511627776 bytes; /,
     );
     expect([...(await Tensor.zeros([2], { device: CUDA }).data())]).toEqual([0, 0]);
   });

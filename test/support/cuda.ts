@@ -1,4 +1,4 @@
-import { attentionForward, systemInfo, Tensor, type Device, type Stream } from '../../lib';
+import { attentionForward, Stream, systemInfo, Tensor, type Device } from '../../lib';
 import type { Float64Tensor } from '../../lib/reference/float64';
 import type { Operand } from './dtypes';
 import { Random } from './random';
@@ -90,8 +90,15 @@ export function keepBusy(stream: Stream, operand: Tensor): void {
   }
 }
 
-/** Free bytes of the GPU, from what a request for far too much answers; what was kept for reuse is free then. */
+/** Free bytes of the GPU. What is kept for reuse counts: the first refusal has the stream give it back. */
 export function freeBytes(): number {
+  bytesFreeAtRefusal();
+  Stream.current(CUDA).synchronizeSync();
+  return bytesFreeAtRefusal();
+}
+
+/** From what a request for far too much answers. */
+function bytesFreeAtRefusal(): number {
   try {
     Tensor.empty([2 ** 39], { device: CUDA });
   } catch (error) {

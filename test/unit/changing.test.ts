@@ -115,16 +115,28 @@ describe('arrays that change or pretend', () => {
     const [live, beta, other] = [make(), Tensor.zeros([1, 2, 1]), Tensor.zeros([1, 2, 1])];
     const { out, lse } = attentionForward(live, live, live);
     const { saved } = kdaForward(live, live, live, live, other);
-    const victims = [make(), make(), make()] as const;
+    const [k, v, x, d, g] = [make(), make(), make(), make(), make()] as const;
+    const [sink, aLog, flat, bias] = [[1], [1], [4], [1, 4]].map((shape) => Tensor.zeros(shape));
     const before = settledStats();
-    const refused = (call: () => unknown, caller: string, what = 'the tensor') =>
-      expectError(call, 'ERR_WARPGRAD_DISPOSED', `${caller}: ${what} was disposed`);
-    const [k, v, x] = victims;
-    refused(() => attentionForward(live, k, live, disposing(k)), 'attentionForward');
-    refused(() => attentionBackward(out, live, live, v, out, lse, disposing(v)), 'attentionBackward');
-    refused(() => kdaForward(live, live, live, live, beta, disposing(beta)), 'kdaForward');
-    refused(() => x.to(disposing(x)), 'to');
-    refused(() => kdaBackward(live, saved, disposing(saved)), 'kdaBackward', 'saved');
+    const refused = (call: () => unknown, message: string) =>
+      expectError(call, 'ERR_WARPGRAD_DISPOSED', `${message} was disposed`);
+    const and = <Extra extends object>(extra: Extra, victim: Tensor) => Object.assign(disposing(victim), extra);
+    refused(() => attentionForward(live, k, live, disposing(k)), 'attentionForward: k');
+    refused(() => attentionForward(live, live, live, and({ sink }, sink)), 'attentionForward: sink');
+    refused(() => attentionBackward(out, live, live, v, out, lse, disposing(v)), 'attentionBackward: v');
+    refused(() => attentionBackward(d, live, live, live, out, lse, disposing(d)), 'attentionBackward: dOut');
+    refused(() => kdaForward(live, live, live, g, other, disposing(g)), 'kdaForward: g');
+    refused(() => kdaForward(live, live, live, live, beta, disposing(beta)), 'kdaForward: beta');
+    for (const [name, gate, victim] of [
+      ['aLog', { aLog }, aLog],
+      ['dtBias', { lowerBound: -1, dtBias: flat }, flat],
+      ['dtBias', { lowerBound: -1, dtBias: bias }, bias],
+    ] as const) {
+      const call = () => kdaForward(live, live, live, live, other, and({ gate }, victim));
+      refused(call, `kdaForward: gate.${name}`);
+    }
+    refused(() => x.to(disposing(x)), 'to: the tensor');
+    refused(() => kdaBackward(live, saved, disposing(saved)), 'kdaBackward: saved');
     expect(settledStats().liveBytes).toBeLessThan(before.liveBytes); // nothing was allocated for the calls
   });
 

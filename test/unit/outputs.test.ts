@@ -1,5 +1,6 @@
-import { kdaForward, memoryStats, Tensor } from '../../lib';
+import { attentionBackward, attentionForward, kdaBackward, kdaForward, memoryStats, Tensor } from '../../lib';
 import { addon, type NativeTensor } from '../../lib/native';
+import { expectError } from '../support/expectError';
 
 // The addon gives outputs their memory. Expected values: the bytes of the documented shapes, and what was alive before.
 
@@ -27,6 +28,66 @@ test('KDA leaves nothing when there is no memory for its results', () => {
     expect(memoryStats().liveBytes).toBeLessThanOrEqual(before.liveBytes);
   }
   for (const tensor of [q, v, beta, bias]) tensor.dispose();
+});
+
+describe('who asks for more memory than there is, and what for', () => {
+  const refused = (call: () => unknown, what: string, bytes: number) =>
+    expectError(
+      call,
+      'ERR_WARPGRAD_OUT_OF_MEMORY',
+      new RegExp(
+        `^${what}: cpu: can't allocate ${bytes} bytes; \\d+ bytes are in use by tensors; dispose of tensors that `,
+      ),
+    );
+
+  test('attention', () => {
+    const [q, v] = [wide([2 ** 20, 2 ** 20, 1, 1]), wide([2 ** 20, 2 ** 20, 1, 256])];
+    refused(() => attentionForward(q, q, v), 'attentionForward: out', 2 ** 50);
+    const one = Tensor.zeros([1, 1, 1, 1]);
+    const many = wide([1, 2 ** 40, 1, 1]);
+    const lse = Tensor.zeros([1, 1, 1]);
+    refused(() => attentionBackward(one, one, many, many, one, lse), 'attentionBackward: dk', 2 ** 42);
+  });
+
+  test('KDA', () => {
+    const dims = [2 ** 20, 2 ** 10] as const;
+    const [q, v, beta] = [wide([...dims, 1, 1]), wide([...dims, 1, 256]), wide([...dims, 1])];
+    const forward = (options: object) => () => kdaForward(q, q, v, q, beta, options);
+    refused(forward({}), 'kdaForward: out', 2 ** 40);
+    const deep = wide([...dims, 1, 256]);
+    const wider = (options: object) => () => kdaForward(deep, deep, v, deep, beta, options);
+    refused(wider({ outputFinalState: true }), 'kdaForward: finalState', 2 ** 38);
+    refused(wider({ outputChunkStates: true }), 'kdaForward: chunkStates', 2 ** 42);
+    // A chunk keeps its state, 64 rows of values and a matrix of 64 by 64.
+    const floats = 2 ** 24 * (256 * 256 + 64 * 256 + 64 * 64);
+    refused(wider({ saveIntermediates: true }), 'kdaForward: saved', 4 * floats);
+  });
+
+  test('KDA backward', () => {
+    const [x, beta] = [Tensor.zeros([2 ** 30, 0, 1, 256]), Tensor.zeros([2 ** 30, 0, 1])];
+    const { out, saved } = kdaForward(x, x, x, x, beta, { initialState: wide([2 ** 30, 1, 256, 256]) });
+    refused(() => kdaBackward(out, saved), 'kdaBackward: dInitialState', 2 ** 48);
+  });
+
+  test('copies', () => {
+    refused(() => wide([2 ** 40, 1]).to({ dtype: 'bfloat16' }), 'to', 2 ** 41);
+    refused(() => wide([2 ** 40, 1]).contiguous(), 'to', 2 ** 42);
+    refused(() => Tensor.zeros([2 ** 40]), 'Tensor.zeros', 2 ** 42);
+  });
+
+  // 2^32 + 1 chunks are as many as 1 where 32 bits count them.
+  test.each([2 ** 31 + 1, 2 ** 32 + 1])('the intermediates of %d chunks', (chunks) => {
+    const [q, beta] = [wide([chunks, 1, 1, 1]), wide([chunks, 1, 1])];
+    const call = () => kdaForward(q, q, q, q, beta, { saveIntermediates: true });
+    refused(call, 'kdaForward: saved', 4 * chunks * (1 + 64 + 64 * 64));
+  });
+
+  test.each([45, 50])('the intermediates of 2^%d chunks', (exponent) => {
+    const chunks = 2 ** exponent;
+    const [q, beta] = [wide([chunks, 1, 1, 1]), wide([chunks, 1, 1])];
+    const call = () => kdaForward(q, q, q, q, beta, { saveIntermediates: true });
+    expectError(call, 'ERR_WARPGRAD_OUT_OF_MEMORY', /^kdaForward: saved: no memory holds about \d+ bytes$/);
+  });
 });
 
 test('an operation gives memory to an output that has none, and takes it back when it fails', () => {

@@ -183,7 +183,7 @@ describe('Tensor.from', () => {
     expectError(
       () => Tensor.empty([2 ** 47]),
       'ERR_WARPGRAD_OUT_OF_MEMORY',
-      /^cpu: can't allocate 562949953421312 bytes/,
+      /^Tensor\.empty: cpu: can't allocate 562949953421312 bytes/,
     );
     expect(memoryStats().liveBytes).toBe(before.liveBytes);
   });

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <thread>
 
@@ -31,6 +32,10 @@ bool wait_for_turn(const void* context, const int32_t* turn, int32_t value) {
     if (i > kSpins) std::this_thread::yield();
   }
   return true;
+}
+
+void clear(const TensorView& output) {
+  if (output) std::memset(output.data, 0, static_cast<size_t>(output.num_elems()) * dtype_bytes(output.dtype));
 }
 
 class Backward {
@@ -210,6 +215,10 @@ class Backward {
 }  // namespace
 
 void attention_backward(const ops::AttentionBackwardParams& params, ExecContext& context) {
+  if (params.q.num_elems() == 0) {  // however many sequences or heads there are
+    for (const TensorView* gradient : {&params.dk, &params.dv, &params.d_sink}) clear(*gradient);
+    return;
+  }
   Backward(params, context).run();
 }
 

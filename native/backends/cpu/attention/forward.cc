@@ -179,6 +179,7 @@ class Forward {
 }  // namespace
 
 void attention_forward(const ops::AttentionForwardParams& params, ExecContext& context) {
+  if (params.out.num_elems() == 0) return;  // however many sequences, heads or keys there are
   Forward(params, context).run();
 }
 

@@ -273,7 +273,8 @@ void kda_backward(const ops::KdaBackwardParams& params, ExecContext& context) {
   problem.dg = operand_of(params.dg);
   problem.dbeta = operand_of(params.dbeta);
   problem.d_initial_state = operand_of(params.d_initial_state);
-  const Chunks chunks = chunks_of(params.options, params.q.shape[0], params.q.shape[1]);
+  const bool wants_states = static_cast<bool>(params.d_initial_state);
+  const Chunks chunks = chunks_of(params.options, params.q.shape[0], params.q.shape[1], wants_states);
   problem.chunks = chunks.chunks.data();
   const int64_t num_chunks = static_cast<int64_t>(chunks.chunks.size());
   const int64_t num_sequences = static_cast<int64_t>(chunks.sequences.size());

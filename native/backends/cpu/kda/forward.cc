@@ -98,7 +98,7 @@ void kda_forward(const ops::KdaForwardParams& params, ExecContext& context) {
   problem.final_state = operand_of(params.final_state);
   problem.chunk_states = operand_of(params.chunk_states);
   const int64_t batch = params.q.shape[0], tokens = params.q.shape[1];
-  const Chunks chunks = chunks_of(params.options, batch, tokens);
+  const Chunks chunks = chunks_of(params.options, batch, tokens, static_cast<bool>(params.final_state));
   problem.chunks = chunks.chunks.data();
   const int64_t num_chunks = static_cast<int64_t>(chunks.chunks.size());
   const int64_t num_sequences = static_cast<int64_t>(chunks.sequences.size());

@@ -36,8 +36,9 @@ const Kernels& kernels_for(Isa isa) {
   }
 }
 
-Chunks chunks_of(const ops::KdaOptions& options, int64_t batch, int64_t tokens) {
+Chunks chunks_of(const ops::KdaOptions& options, int64_t batch, int64_t tokens, bool wants_states) {
   Chunks result;
+  if (!wants_states && ops::num_chunks(options, batch, tokens) == 0) return result;
   const bool packed = !options.cu_seqlens.empty();
   const int64_t num_sequences = packed ? static_cast<int64_t>(options.cu_seqlens.size()) - 1 : batch;
   for (int64_t n = 0; n < num_sequences; ++n) {

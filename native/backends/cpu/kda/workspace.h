@@ -17,7 +17,8 @@ struct Chunks {
   std::vector<Sequence> sequences;
   int64_t longest = 0;  // chunks of the longest sequence
 };
-Chunks chunks_of(const ops::KdaOptions& options, int64_t batch, int64_t tokens);
+// Without tokens there are sequences only where their states are asked for: any number of them may be empty.
+Chunks chunks_of(const ops::KdaOptions& options, int64_t batch, int64_t tokens, bool wants_states);
 
 // Fills what the forward and the backward have in common.
 Problem problem_of(const ops::KdaOptions& options, const TensorView& q, const TensorView& k, const TensorView& v,

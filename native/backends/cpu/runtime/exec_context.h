@@ -3,15 +3,15 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <new>
 
 #include "backends/cpu/runtime/isa.h"
 #include "backends/cpu/runtime/page_cache.h"
 #include "backends/cpu/runtime/thread_pool.h"
+#include "core/out_of_memory.h"
 
 namespace warpgrad::cpu {
 
-// Uninitialised memory for a kernel's workspace, aligned to a cache line. Throws std::bad_alloc.
+// Uninitialised memory for a kernel's workspace, aligned to a cache line.
 template <class Element>
 class AlignedBuffer {
  public:
@@ -19,7 +19,7 @@ class AlignedBuffer {
   explicit AlignedBuffer(size_t num_elems)
       : data_(static_cast<Element*>(allocate_pages(num_elems * sizeof(Element))), Free{num_elems * sizeof(Element)}),
         num_elems_(num_elems) {
-    if (!data_) throw std::bad_alloc();
+    if (!data_) throw out_of_memory("cpu", num_elems * sizeof(Element), " for the workspace");
   }
   Element* data() const { return data_.get(); }
   size_t size() const { return num_elems_; }

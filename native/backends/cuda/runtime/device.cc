@@ -5,6 +5,7 @@
 
 #include "backends/cuda/runtime/arena.h"
 #include "core/check.h"
+#include "core/out_of_memory.h"
 
 namespace warpgrad::cuda {
 
@@ -52,9 +53,9 @@ void* CudaDevice::allocate(size_t bytes, cudaStream_t stream) {
     cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
-    throw Error(ErrorCode::kOutOfMemory,
-                concat("cuda:", index_, ": can't allocate ", bytes, " bytes; ", live_bytes_.load(),
-                       " bytes are in use by tensors, ", free_bytes, " of ", total_bytes, " bytes are free"));
+    throw out_of_memory(concat("cuda:", index_), bytes,
+                        concat("; ", live_bytes_.load(), " bytes are in use by tensors, ", free_bytes, " of ",
+                               total_bytes, " bytes are free"));
   }
   check(status, "cudaMallocFromPoolAsync");
   return data;
