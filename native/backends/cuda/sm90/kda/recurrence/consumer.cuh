@@ -1,9 +1,9 @@
 #pragma once
 
 #include "backends/cuda/sm90/kda/recurrence/params.h"
-#include "backends/cuda/sm90/kda/recurrence/state_steps.cuh"
 #include "backends/cuda/sm90/kda/recurrence/storage.cuh"
 #include "backends/cuda/sm90/kda/recurrence/work.cuh"
+#include "backends/cuda/sm90/kda/state_steps.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
@@ -56,7 +56,7 @@ class KdaRecurrenceConsumer {
       set_transposed_identity(state, first_value(work_) - params_.value_panels * kPanelColumns);
     } else {
       load_state_in_steps(state, own_keys(params_.initial_state), sequence().initial_state, work_.head,
-                          first_value(work_));
+                          first_value(work_), threadIdx.x);
     }
     if (work_.num_chunks > 0) run_chunks(state);
     const int final_state = sequence().final_state;
@@ -141,7 +141,7 @@ class KdaRecurrenceConsumer {
   }
   __device__ __forceinline__ void store(State& state, const KdaStates& states, int index) const {
     const KdaRecurrenceWork work = this->work();
-    store_state_in_steps(state, own_keys(states), index, work.head, first_value(work));
+    store_state_in_steps(state, own_keys(states), index, work.head, first_value(work), threadIdx.x);
   }
 
   // The keys of this warpgroup: in states, in a tile [64, keys].

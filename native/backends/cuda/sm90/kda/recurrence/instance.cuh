@@ -2,18 +2,14 @@
 
 #include "backends/cuda/sm90/kda/recurrence/instance.h"
 #include "backends/cuda/sm90/kda/recurrence/kernel.cuh"
+#include "backends/cuda/sm90/kda/run_kernel.cuh"
 
 namespace warpgrad::cuda::sm90 {
 
 template <class Config>
 cudaError_t run_kda_recurrence(const KdaRecurrenceParams& params, int blocks, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(KdaRecurrenceStorage<Config>);
-  const auto kernel = kda_recurrence_kernel<Config>;
-  // Once a context would do; that takes longer to remember than to repeat.
-  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (status != cudaSuccess) return status;
-  kernel<<<blocks, Config::kThreads, kBytes, stream>>>(params);
-  return cudaGetLastError();
+  return run_kernel<kda_recurrence_kernel<Config>>(blocks, Config::kThreads, sizeof(KdaRecurrenceStorage<Config>),
+                                                   stream, params);
 }
 
 }  // namespace warpgrad::cuda::sm90

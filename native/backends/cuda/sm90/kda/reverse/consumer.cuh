@@ -2,6 +2,7 @@
 
 #include "backends/cuda/sm90/kda/reverse/block.cuh"
 #include "backends/cuda/sm90/kda/reverse/storage.cuh"
+#include "backends/cuda/sm90/kda/state_steps.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
@@ -42,8 +43,7 @@ class KdaReverseConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    load_transposed_state(accum_d_state_, params_.d_final_states, block_.sequence.final_state, block_.head,
-                          block_.first_value());
+    load_state(params_.d_final_states, block_.sequence.final_state);
     const int num_chunks = block_.sequence.num_chunks;
     if (num_chunks > 0) {
       start();
@@ -51,8 +51,7 @@ class KdaReverseConsumer {
       ptx::wgmma_wait_group<0>();
       ptx::pin_registers(accum_d_state_);
     }
-    store_transposed_state(accum_d_state_, params_.d_initial_states, block_.sequence.initial_state, block_.head,
-                           block_.first_value());
+    store_state(params_.d_initial_states, block_.sequence.initial_state);
   }
 
  private:
@@ -61,6 +60,26 @@ class KdaReverseConsumer {
   using KeyWgmma = ptx::Wgmma<kType, Config::kKeys>;
   static constexpr int kTokenSteps = kKdaChunkRows / 16;  // of k16
   static constexpr int kPartSteps = Config::kPartPanels * kPanelColumns / 16, kPartFragments = 4 * kPartSteps;
+
+  // NOTE: for the usual number of keys. With others ptxas serialises products beside states in steps, and here too
+  // unless the thread's index is read anew (C7511).
+  static constexpr bool kStateInSteps = Config::kKeys == 128;
+  __device__ __forceinline__ void load_state(const KdaStates& states, int index) {
+    const int head = block_.head, first_value = block_.first_value();
+    if constexpr (kStateInSteps) {
+      load_state_in_steps(accum_d_state_, states, index, head, first_value, ptx::read_thread_idx());
+    } else {
+      load_transposed_state(accum_d_state_, states, index, head, first_value);
+    }
+  }
+  __device__ __forceinline__ void store_state(const KdaStates& states, int index) {
+    const int head = block_.head, first_value = block_.first_value();
+    if constexpr (kStateInSteps) {
+      store_state_in_steps(accum_d_state_, states, index, head, first_value, ptx::read_thread_idx());
+    } else {
+      store_transposed_state(accum_d_state_, states, index, head, first_value);
+    }
+  }
 
   __device__ __forceinline__ void start() {
 #pragma unroll

@@ -2,6 +2,7 @@
 
 #include "backends/cuda/sm90/check.h"
 #include "backends/cuda/sm90/kda/reverse/kernel.cuh"
+#include "backends/cuda/sm90/kda/run_kernel.cuh"
 #include "backends/cuda/sm90/kda/stages.h"
 #include "backends/cuda/sm90/tile/attention_operand.h"
 
@@ -13,12 +14,9 @@ constexpr char kOperation[] = "kdaBackward";
 template <int kKeyPanels>
 void launch(const KdaReverseParams& params, int blocks, cudaStream_t stream) {
   using Config = KdaReverseConfig<kKeyPanels>;
-  constexpr int kBytes = sizeof(KdaReverseStorage<Config>);
-  const auto kernel = kda_reverse_kernel<Config>;
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), kOperation,
-             "cudaFuncSetAttribute");
-  kernel<<<blocks, Config::kThreads, kBytes, stream>>>(params);
-  check_cuda(cudaGetLastError(), kOperation, "launch of the reverse recurrence");
+  check_cuda(run_kernel<kda_reverse_kernel<Config>>(blocks, Config::kThreads, sizeof(KdaReverseStorage<Config>), stream,
+                                                    params),
+             kOperation, "launch of the reverse recurrence");
 }
 
 }  // namespace

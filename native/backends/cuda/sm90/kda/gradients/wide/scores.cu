@@ -2,6 +2,7 @@
 
 #include "backends/cuda/sm90/kda/gradients/consumer_thread.cuh"
 #include "backends/cuda/sm90/kda/gradients/wide/scores.cuh"
+#include "backends/cuda/sm90/kda/run_kernel.cuh"
 #include "backends/cuda/sm90/ptx/bulk_copy.cuh"
 #include "backends/cuda/sm90/ptx/math.cuh"
 #include "backends/cuda/sm90/ptx/matrix.cuh"
@@ -132,11 +133,7 @@ __global__ void __launch_bounds__(kThreads, 1) kda_scores_kernel(const __grid_co
 }  // namespace
 
 cudaError_t run_kda_scores(const KdaGradientsParams& params, cudaStream_t stream) {
-  const cudaError_t status =
-      cudaFuncSetAttribute(kda_scores_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Storage));
-  if (status != cudaSuccess) return status;
-  kda_scores_kernel<<<params.num_tiles, kThreads, sizeof(Storage), stream>>>(params);
-  return cudaGetLastError();
+  return run_kernel<kda_scores_kernel>(params.num_tiles, kThreads, sizeof(Storage), stream, params);
 }
 
 }  // namespace warpgrad::cuda::sm90
