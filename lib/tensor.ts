@@ -1,4 +1,4 @@
-import { resolveDevice, type Device, type DeviceOption } from './device';
+import { resolveDevice, type Device } from './device';
 import { DTYPES, expectDType, type DType, type TypedArray } from './dtype';
 import { boundToThread, fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { letGoShare, release, takeReleased, type TensorShare } from './handles';
@@ -14,33 +14,10 @@ import {
   putSizes,
 } from './layout';
 import { expectTensorOptions, nativeStream, resolveStream, type Stream } from './stream';
+import type { ConvertOptions, PointerOptions, TensorOptions } from './tensor-options';
 import { describe, expectDim, expectKnownOptions, expectShapeOption, sizeOf } from './validate';
 
-export interface TensorOptions {
-  /** Element type. Default: float32, or what the data say. */
-  dtype?: DType | undefined;
-  /** Default: 'cpu'. */
-  device?: DeviceOption | undefined;
-  /** Stream that fills the tensor. Default: the device's current one. */
-  stream?: Stream | undefined;
-}
-
-export interface ConvertOptions {
-  dtype?: DType | undefined;
-  device?: DeviceOption | undefined;
-  stream?: Stream | undefined;
-}
-
-export interface PointerOptions {
-  /** Element type. Default: float32. */
-  dtype?: DType | undefined;
-  /** Default: 'cpu'. */
-  device?: DeviceOption | undefined;
-  /** Distance between neighbours of each dimension, in elements, >= 0. Default: row-major without gaps. */
-  strides?: readonly number[] | undefined;
-  /** An object that the memory lives as long as; kept alive for as long as the tensor, its views or queued work need it. */
-  owner?: object | undefined;
-}
+export type { ConvertOptions, PointerOptions, TensorOptions } from './tensor-options';
 
 const POINTER_OPTIONS = ['dtype', 'device', 'strides', 'owner'];
 
@@ -123,11 +100,14 @@ export class Tensor {
       );
     }
     const tensor = allocateTensor(caller, dims, host.dtype, stream);
-    native(() => addon.tensorWrite(nativeStream(stream), nativeTensor(caller, tensor), host.array));
-    if (dtype === undefined || dtype === host.dtype) return tensor;
-    const converted = tensor.to({ dtype, stream });
-    tensor.dispose();
-    return converted;
+    let result: Tensor | undefined;
+    try {
+      native(() => addon.tensorWrite(nativeStream(stream), nativeTensor(caller, tensor), host.array), caller);
+      result = dtype === undefined || dtype === host.dtype ? tensor : tensor.#to(caller, dtype, tensor.device, stream);
+      return result;
+    } finally {
+      if (result !== tensor) tensor.dispose();
+    }
   }
 
   /** A tensor with undefined contents. */
@@ -282,11 +262,15 @@ export class Tensor {
     const { dtype: name = this.dtype } = options;
     const dtype = expectDType(caller, name);
     const device = options.device === undefined ? this.device : resolveDevice(caller, options.device);
-    if (device !== this.device) return this.#transfer(dtype, device, options.stream);
-    const stream = options.stream === undefined ? this.#stream : resolveStream(caller, options.stream, device);
+    return this.#to(caller, dtype, device, options.stream);
+  }
+
+  #to(caller: string, dtype: DType, device: Device, stream: Stream | undefined): Tensor {
+    if (device !== this.device) return this.#transfer(caller, dtype, device, stream);
+    const target = stream === undefined ? this.#stream : resolveStream(caller, stream, device);
     const source = nativeTensor(caller, this);
-    const result = Tensor.#allocate(caller, this.shape, dtype, stream, false);
-    native(() => addon.tensorCopy(nativeStream(stream), nativeTensor(caller, result), source, false));
+    const result = Tensor.#allocate(caller, this.shape, dtype, target, false);
+    native(() => addon.tensorCopy(nativeStream(target), nativeTensor(caller, result), source, false), caller);
     return result;
   }
 
@@ -312,23 +296,23 @@ export class Tensor {
     expectApart(caller, this);
     const target = nativeTensor(caller, this);
     const direct = source.device === this.device && !overlaps(this, source);
-    const here = direct ? source : source.to({ dtype: this.dtype, device: this.device, stream });
+    const here = direct ? source : source.#to(caller, this.dtype, this.device, stream);
     try {
-      native(() => addon.tensorCopy(nativeStream(stream), target, nativeTensor(caller, here), true));
+      native(() => addon.tensorCopy(nativeStream(stream), target, nativeTensor(caller, here), true), caller);
     } finally {
       if (here !== source) here.dispose();
     }
   }
 
   /** Converts on this device, then copies to the other one, on a stream of the target, or of the GPU when that is the CPU. */
-  #transfer(dtype: DType, device: Device, stream: Stream | undefined): Tensor {
-    const target = resolveStream('to', stream, device);
-    const source = dtype === this.dtype ? this.contiguous() : this.to({ dtype });
+  #transfer(caller: string, dtype: DType, device: Device, stream: Stream | undefined): Tensor {
+    const target = resolveStream(caller, stream, device);
+    const source = this.#dense(caller, dtype, undefined);
     try {
-      const result = Tensor.#allocate('to', this.shape, dtype, target, false);
+      const result = Tensor.#allocate(caller, this.shape, dtype, target, false);
       const copyStream = device === 'cpu' ? this.#stream : target;
-      const [to, from] = [nativeTensor('to', result), nativeTensor('to', source)];
-      native(() => addon.tensorCopy(nativeStream(copyStream), to, from, false));
+      const [to, from] = [nativeTensor(caller, result), nativeTensor(caller, source)];
+      native(() => addon.tensorCopy(nativeStream(copyStream), to, from, false), caller);
       return result;
     } finally {
       source.dispose();
@@ -337,11 +321,18 @@ export class Tensor {
 
   /** A contiguous copy, or another tensor on the same buffer when this one is contiguous. */
   contiguous(options: { stream?: Stream | undefined } = {}): Tensor {
-    expectKnownOptions('contiguous', options, ['stream']);
-    if (options.stream !== undefined) resolveStream('contiguous', options.stream, this.device);
-    return this.isContiguous
-      ? this.#view('contiguous', this.shape, contiguousStrides(this.shape), 0)
-      : this.to(options);
+    const caller = 'contiguous';
+    expectKnownOptions(caller, options, ['stream']);
+    const chosen = options.stream;
+    const stream = chosen === undefined ? undefined : resolveStream(caller, chosen, this.device);
+    return this.#dense(caller, this.dtype, stream);
+  }
+
+  /** Without gaps, on this device; a view where that is so already. */
+  #dense(caller: string, dtype: DType, stream: Stream | undefined): Tensor {
+    return dtype === this.dtype && this.isContiguous
+      ? this.#view(caller, this.shape, contiguousStrides(this.shape), 0)
+      : this.#to(caller, dtype, this.device, stream);
   }
 
   /**
