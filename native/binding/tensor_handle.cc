@@ -8,6 +8,7 @@
 #include "binding/environment.h"
 #include "binding/stream_handle.h"
 #include "core/check.h"
+#include "core/out_of_memory.h"
 
 namespace warpgrad::binding {
 
@@ -188,13 +189,14 @@ Napi::Value write(const Napi::CallbackInfo& info) {
   });
 }
 
-// Enqueues the copy to a fresh ArrayBuffer and gives that.
-Napi::ArrayBuffer enqueue_read(const Napi::CallbackInfo& info, StreamHandle& stream) {
+// Enqueues the copy to a fresh ArrayBuffer and gives that. The caller is named here, as what else fails then is the
+// failure of an operation, which has a name.
+Napi::ArrayBuffer enqueue_read(const char* caller, const Napi::CallbackInfo& info, StreamHandle& stream) {
   const TensorHandle& source = live_tensor(info[1]);
   const size_t bytes = static_cast<size_t>(source.view().num_elems()) * dtype_bytes(source.view().dtype);
   // The engine ends the process when it can't allocate; whether it can is asked of the system first.
   const std::unique_ptr<void, void (*)(void*)> probe(std::malloc(bytes + 1), std::free);
-  WG_CHECK(probe != nullptr, ErrorCode::kOutOfMemory, "data: can't allocate ", bytes, " bytes for the elements");
+  if (!probe) throw out_of_memory(concat(caller, ": cpu"), bytes, " for the elements");
   Napi::ArrayBuffer buffer = Napi::ArrayBuffer::New(info.Env(), bytes);
   ops::Backend& backend = stream.backend_of(*source.storage());
   if (bytes > 0) backend.read(stream.stream(), buffer.Data(), source.view(), {{source.storage()}, {}});
@@ -205,7 +207,7 @@ Napi::ArrayBuffer enqueue_read(const Napi::CallbackInfo& info, StreamHandle& str
 Napi::Value read(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
     StreamHandle& stream = StreamHandle::from(info[0]);
-    const Napi::ArrayBuffer buffer = enqueue_read(info, stream);
+    const Napi::ArrayBuffer buffer = enqueue_read("data", info, stream);
     return Environment::of(info.Env()).when_done(info.Env(), stream.stream(), buffer);
   });
 }
@@ -214,7 +216,7 @@ Napi::Value read(const Napi::CallbackInfo& info) {
 Napi::Value read_sync(const Napi::CallbackInfo& info) {
   return guarded(info, [&]() -> Napi::Value {
     StreamHandle& stream = StreamHandle::from(info[0]);
-    const Napi::ArrayBuffer buffer = enqueue_read(info, stream);
+    const Napi::ArrayBuffer buffer = enqueue_read("dataSync", info, stream);
     stream.stream().synchronize();
     return buffer;
   });
