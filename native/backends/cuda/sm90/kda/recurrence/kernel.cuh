@@ -22,20 +22,20 @@ __device__ __forceinline__ void init_barriers(KdaRecurrenceStorage<Config>& stor
   ptx::fence_mbarrier_init();
 }
 
-// Each role goes through the block's works for itself, from `work` on. They become shorter, so every other turn goes
-// backwards: a block that had a long one has a short one next.
+// Each role goes through the block's works for itself. They become shorter, so every other turn goes backwards: a block
+// that had a long one has a short one next.
 template <class Config, class Role>
 __device__ __forceinline__ void run_works(Role& role, const KdaRecurrenceParams& params) {
   KdaRecurrenceWork work = work_of<Config>(params, blockIdx.x);
-  int place = blockIdx.x, first = 0;
+  uint32_t place = blockIdx.x, first = 0;
 #pragma unroll 1
   while (true) {
     role.run(work);
     if constexpr (!Config::kSeveralWorks) return;
     first += gridDim.x;
     place = gridDim.x - 1 - place;
-    if (first + place >= params.num_works) return;
-    work = work_of<Config>(params, first + place);
+    if (first + place >= static_cast<uint32_t>(params.num_works)) return;
+    work = work_of<Config>(params, static_cast<int>(first + place));
   }
 }
 

@@ -39,7 +39,8 @@ class KdaRecurrenceProducer {
   __device__ __forceinline__ void load_chunks() {
     KdaChunk chunk = params_.chunks[work_.first_chunk];
     const int64_t chunk_bytes = static_cast<int64_t>(params_.value_heads) * kLayout.bytes();
-    const uint8_t* record = params_.records + work_.first_chunk * chunk_bytes + work_.head * kLayout.bytes();
+    const uint8_t* record =
+        params_.records + work_.first_chunk * chunk_bytes + static_cast<int64_t>(work_.head) * kLayout.bytes();
     for (int i = 0; i < work_.num_chunks; ++i) {
       ptx::mbarrier_wait(&storage_.bar_empty[at_.stage], at_.parity ^ 1);
       load(record, at_.stage);
