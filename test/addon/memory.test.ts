@@ -30,6 +30,11 @@ test('memory that is kept for later calls is bounded, and what was unused for lo
   expect(faults).toBeLessThan(36);
 });
 
+// Queued calls keep their results until they are done, 60 of them more than there is. Expected value: all 60 calls.
+test('where memory is short, a call waits for those before it', async () => {
+  expect(await runScript('shortMemory.ts')).toEqual({ code: 0, signal: null, stdout: '60', stderr: '' });
+});
+
 test.each(['turn', 'loop'])(
   'what kdaForward saved goes with its inputs when it is collected, not disposed: %s',
   async (way) => {

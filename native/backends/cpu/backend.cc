@@ -6,6 +6,7 @@
 
 #include "backends/cpu/kernels.h"
 #include "core/check.h"
+#include "core/out_of_memory.h"
 
 namespace warpgrad::cpu {
 
@@ -29,7 +30,7 @@ CpuBackend::~CpuBackend() {
 }
 
 void CpuBackend::configure(int num_threads, Isa isa) {
-  for (const auto& state : streams_) state->block_until(state->enqueued());
+  finish_queued_work();
   // First what may fail, so that it changes nothing then.
   if (num_threads != engine_->pool->num_threads()) engine_->pool = std::make_shared<ThreadPool>(num_threads);
   engine_->isa = isa;
@@ -51,7 +52,15 @@ std::unique_ptr<Stream> CpuBackend::create_stream() {
 }
 
 StoragePtr CpuBackend::allocate(size_t bytes, Stream&) {
-  return cpu::allocate(bytes, counter_);
+  if (StoragePtr storage = cpu::allocate(bytes, counter_)) return storage;
+  // Queued work keeps what was disposed of until it is done.
+  finish_queued_work();
+  if (StoragePtr storage = cpu::allocate(bytes, counter_)) return storage;
+  throw out_of_memory("cpu", bytes, concat("; ", counter_->stats().live_bytes, " bytes are in use by tensors"));
+}
+
+void CpuBackend::finish_queued_work() const {
+  for (const auto& state : streams_) state->block_until(state->enqueued());
 }
 
 StoragePtr CpuBackend::adopt(void* data, size_t bytes, Stream&, std::shared_ptr<void> owner) {

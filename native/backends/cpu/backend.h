@@ -40,6 +40,8 @@ class CpuBackend : public ops::Backend {
   void shut_down() override;
 
  private:
+  void finish_queued_work() const;
+
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<CancelFlag> cancel_ = std::make_shared<CancelFlag>();
   std::shared_ptr<MemoryCounter> counter_ = std::make_shared<MemoryCounter>();

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "backends/cpu/runtime/page_cache.h"
-#include "core/out_of_memory.h"
 
 namespace warpgrad::cpu {
 
@@ -45,8 +44,7 @@ MemoryStats MemoryCounter::stats() const {
 
 StoragePtr allocate(size_t bytes, std::shared_ptr<MemoryCounter> counter) {
   void* data = allocate_pages(bytes);
-  if (!data)
-    throw out_of_memory("cpu", bytes, concat("; ", counter->stats().live_bytes, " bytes are in use by tensors"));
+  if (!data) return nullptr;
   return std::make_shared<CpuStorage>(data, bytes, std::move(counter));
 }
 

@@ -20,7 +20,7 @@ class MemoryCounter {
   std::atomic<size_t> allocations_{0};
 };
 
-// Uninitialised memory aligned to a cache line; throws Error(kOutOfMemory).
+// Uninitialised memory aligned to a cache line; null when the system has none.
 StoragePtr allocate(size_t bytes, std::shared_ptr<MemoryCounter> counter);
 
 }  // namespace warpgrad::cpu

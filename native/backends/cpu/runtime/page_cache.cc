@@ -59,6 +59,13 @@ std::pair<void*, size_t> take_oldest(Cache& blocks) {
   return result;
 }
 
+void give_back(Cache& blocks, size_t most_left) {
+  while (blocks.cached_bytes > most_left) {
+    const auto [oldest, size] = take_oldest(blocks);
+    munmap(oldest, size);
+  }
+}
+
 // `size` is a whole number of the system's pages.
 void* map_block(size_t size) {
   // Large blocks start at a huge page, so that the system can use some.
@@ -91,6 +98,12 @@ void* allocate_pages(size_t bytes) {
       return data;
     }
   }
+  if (void* data = map_block(size)) return data;
+  {
+    Cache& blocks = cache();
+    std::lock_guard lock(blocks.mutex);
+    give_back(blocks, 0);
+  }
   return map_block(size);
 }
 
@@ -106,10 +119,7 @@ void free_pages(void* data, size_t bytes) noexcept {
   }
   Cache& blocks = cache();
   std::unique_lock lock(blocks.mutex);
-  while (blocks.cached_bytes + size > kMaxCachedBytes) {
-    const auto [oldest, oldest_size] = take_oldest(blocks);
-    munmap(oldest, oldest_size);
-  }
+  give_back(blocks, kMaxCachedBytes - size);
   try {
     blocks.free_blocks[size].push_back({data, ++blocks.now});
     blocks.cached_bytes += size;
