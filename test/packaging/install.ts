@@ -24,6 +24,11 @@ export function npm(args: readonly string[], cwd: string, env: NodeJS.ProcessEnv
   return run(process.execPath, [process.env['npm_execpath'] ?? beside, ...args], cwd, env);
 }
 
+interface Packed {
+  readonly filename: string;
+  readonly files: readonly { readonly path: string }[];
+}
+
 export interface Installed {
   /** The folder of the consumer, with the package in its node_modules. */
   readonly consumer: string;
@@ -42,10 +47,12 @@ export function packAndInstall(): Installed {
   for (const made of [stage, bin]) fs.mkdirSync(made);
   npm(['run', 'prebuild', '--', '--out', stage], ROOT);
 
-  const manifest = JSON.parse(fs.readFileSync(path.join(ROOT, 'package.json'), 'utf8')) as { files: string[] };
-  const packed = ['package.json', 'README.md', 'LICENSE', ...manifest.files.filter((name) => name !== 'prebuilds')];
-  for (const name of packed) fs.cpSync(path.join(ROOT, name), path.join(stage, name), { recursive: true });
-  const [{ filename }] = JSON.parse(npm(['pack', '--json', '--ignore-scripts'], stage)) as [{ filename: string }];
+  const pack = (folder: string, ...args: string[]) =>
+    JSON.parse(npm(['pack', '--json', '--ignore-scripts', ...args], folder))[0] as Packed;
+  for (const { path: name } of pack(ROOT, '--dry-run').files) {
+    if (!name.startsWith('prebuilds/')) fs.cpSync(path.join(ROOT, name), path.join(stage, name));
+  }
+  const { filename } = pack(stage);
 
   fs.symlinkSync(process.execPath, path.join(bin, 'node'));
   const bareEnv = { ...process.env, PATH: bin, NODE_PATH: '' };

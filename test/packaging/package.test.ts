@@ -1,7 +1,8 @@
 import fs from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
 import { systemInfo } from '../../lib';
-import { type Installed, ROOT, packAndInstall, run } from './install';
+import { type Installed, ROOT, npm, packAndInstall, run } from './install';
 
 let installed: Installed;
 beforeAll(() => {
@@ -74,6 +75,33 @@ describe('tarball', () => {
     const needed = ['CMakeLists.txt', 'binding.gyp', 'LICENSE', 'scripts/build-native.cjs', 'native/core/dtype.h'];
     expect(files).toEqual(expect.arrayContaining(needed.map((name) => `package/${name}`)));
     expect(files.filter((name) => /(^|\/)(test|node_modules|\.build)\//.test(name))).toEqual([]);
+  });
+
+  // Those to the example, which needs the tools of the checkout, are not.
+  test('holds the pages that its README links to', () => {
+    const files = run('tar', ['-tzf', installed.tarball], ROOT).split('\n');
+    const readme = fs.readFileSync(path.join(ROOT, 'README.md'), 'utf8');
+    const links = [...readme.matchAll(/\]\((?!\w+:|#|examples\/)([^)#]+)/g)].map(([, link]) => `package/${link}`);
+    expect(links).toContain('package/docs/kda.md');
+    expect(files).toEqual(expect.arrayContaining(links));
+    expect(files.filter((name) => /^package\/docs\/(?!.*\.(md|svg)$)/.test(name))).toEqual([]);
+  });
+
+  test('holds JavaScript and types, built afresh where there are none', () => {
+    const checkout = fs.mkdtempSync(path.join(os.tmpdir(), 'warpgrad-pack-'));
+    try {
+      for (const name of ['lib', 'package.json', 'tsconfig.json', 'tsconfig.build.json']) {
+        fs.cpSync(path.join(ROOT, name), path.join(checkout, name), { recursive: true });
+      }
+      fs.symlinkSync(path.join(ROOT, 'node_modules'), path.join(checkout, 'node_modules'));
+      npm(['pack'], checkout);
+      const tarball = fs.readdirSync(checkout).find((name) => name.endsWith('.tgz'));
+      const files = run('tar', ['-tzf', String(tarball)], checkout).split('\n');
+      const built = ['index.js', 'index.mjs', 'index.d.ts', 'cli/main.js', 'integrations/tfjs.js'];
+      expect(files).toEqual(expect.arrayContaining(built.map((name) => `package/dist/${name}`)));
+    } finally {
+      fs.rmSync(checkout, { recursive: true });
+    }
   });
 });
 
