@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import fs from 'node:fs';
 import path from 'node:path';
-import { systemInfo, WarpgradRangeError, type Device } from '../index';
+import { systemInfo, type Device } from '../index';
 import { resolveDevice } from '../device';
 import { PACKAGE_ROOT } from '../native';
 import { BENCH_DIMS, makeRun, type BenchRun, type Operation } from './benchCases';
@@ -42,7 +42,7 @@ function checkoutCommit(): string | null {
   }
 }
 
-/** Makes a folder to write into, with those around it. @throws WarpgradRangeError where that can't be done */
+/** Makes a folder to write into, with those around it. @throws an error with the system's code where that can't be done */
 function makeFolder(folder: string): void {
   // Level by level: with `recursive`, Node tries for ever in a folder like /proc.
   const make = (level: string): void => {
@@ -54,7 +54,8 @@ function makeFolder(folder: string): void {
     make(folder);
     fs.rmdirSync(fs.mkdtempSync(path.join(folder, '.warpgrad-')));
   } catch (error) {
-    throw new WarpgradRangeError(`--out: can't write to the folder ${folder}: ${(error as Error).message}`);
+    const { code, message } = error as NodeJS.ErrnoException;
+    throw Object.assign(new Error(`--out: can't write to the folder ${folder}: ${message}`), { code });
   }
 }
 

@@ -15,11 +15,13 @@ interface Choice {
   readonly reason: string;
 }
 
+const countThreads = ({ threads }: SystemInfo['cpu']): string => `${threads} thread${threads === 1 ? '' : 's'}`;
+
 /** What the device 'auto' means here. */
 function choose({ cpu, cuda }: SystemInfo): Choice {
   const gpu = cuda.devices.find((device) => device.usable);
   if (gpu) return { device: `cuda:${gpu.index}`, reason: `${gpu.name} is usable` };
-  const how = `${cpu.threads} thread${cpu.threads === 1 ? '' : 's'}, ${cpu.instructionSet} instructions`;
+  const how = `${countThreads(cpu)}, ${cpu.instructionSet} instructions`;
   return { device: 'cpu', reason: `no usable GPU: ${cuda.reason ?? 'none was found'}; ${how}` };
 }
 
@@ -33,7 +35,7 @@ function describe(info: SystemInfo, choice: Choice, { runs, refusals }: DeviceOp
   const lines: [string, string][] = [
     ['warpgrad', `${info.version} on Node ${info.nodeVersion}, ${info.platform}`],
     ['binary', info.binary],
-    ['processor', `${cpu.model}, ${cpu.threads} threads`],
+    ['processor', `${cpu.model}, ${countThreads(cpu)} in use`],
     ['instructions', `${cpu.instructionSet} (this processor can run ${cpu.instructionSets.join(', ')})`],
     ['GPU kernels', cuda.compiled ? 'in this build' : 'not in this build'],
     ['GPU driver', cuda.driverVersion ? `CUDA ${cuda.driverVersion}` : 'none'],

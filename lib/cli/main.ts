@@ -46,7 +46,8 @@ async function main([name, ...args]: readonly string[]): Promise<number> {
     const { code, message } = error as NodeJS.ErrnoException;
     // Without a code it is a bug, not a condition of this machine: keep the stack.
     if (code === undefined) throw error;
-    process.stderr.write(`warpgrad ${entry.name}: ${message} (${code})\n`);
+    const named = message.includes(code) ? '' : ` (${code})`; // the system's messages start with theirs
+    process.stderr.write(`warpgrad ${entry.name}: ${message}${named}\n`);
     return 1;
   }
 }
