@@ -64,10 +64,21 @@ export function parseOptions(args: string[]): Options {
 
 function parse(args: string[]) {
   try {
-    return parseArgs({ args, options: SPECIFICATION, allowPositionals: false }).values;
+    return parseArgs({ args: joinNumbers(args), options: SPECIFICATION, allowPositionals: false }).values;
   } catch (cause) {
     throw new UsageError(`${(cause as Error).message}\nSee npm start -- --help`, { cause });
   }
+}
+
+/** `--steps -5` as `--steps=-5`: parseArgs would take the number for an option. */
+function joinNumbers(args: readonly string[]): string[] {
+  const joined: string[] = [];
+  for (const arg of args) {
+    const last = joined.at(-1);
+    if (/^-\d/.test(arg) && last?.startsWith('--')) joined[joined.length - 1] = `${last}=${arg}`;
+    else joined.push(arg);
+  }
+  return joined;
 }
 
 function wholeNumber(name: string, value: string | undefined, fallback: number, least: number): number {
