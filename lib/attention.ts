@@ -1,7 +1,7 @@
 import type { DType } from './dtype';
 import { fromNative, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { addon } from './native';
-import { expectCuSeqlens, expectHeadDim, Operands } from './operands';
+import { expectCuSeqlens, expectHeadDim, expectHeads, Operands } from './operands';
 import { nativeStream, type Stream } from './stream';
 import { pendingTensor, type Tensor } from './tensor';
 import { describe, expectKnownOptions, flagOption, isList, numberOption, readSizes } from './validate';
@@ -103,7 +103,8 @@ function checkProblem(caller: string, q: unknown, k: unknown, v: unknown, option
   const packed = options.cuSeqlensQ !== undefined || options.cuSeqlensK !== undefined;
   const rank = packed ? 3 : 4;
   const layouts = packed ? PACKED_LAYOUTS : DENSE_LAYOUTS;
-  const shapeQ = operands.ranked('q', q, layouts.q, rank).shape;
+  const tensorQ = operands.ranked('q', q, layouts.q, rank);
+  const shapeQ = tensorQ.shape;
   const tensorK = operands.ranked('k', k, layouts.k, rank);
   const shapeK = tensorK.shape;
   const batch = packed ? undefined : shapeQ[0];
@@ -113,9 +114,7 @@ function checkProblem(caller: string, q: unknown, k: unknown, v: unknown, option
   const rowsK = shapeK[rank - 3];
   const headsKv = shapeK[rank - 2];
   operands.fitting('k', tensorK, shapeOf(batch, rowsK, headsKv, headDim));
-  if (heads < 1 || headsKv < 1 || heads % headsKv !== 0) {
-    throw new WarpgradRangeError(`${caller}: the ${heads} heads of q must be a multiple of the ${headsKv} heads of k`);
-  }
+  expectHeads(caller, 'q', tensorQ, 'k', tensorK);
   const tensorV = operands.ranked('v', v, layouts.v, rank);
   const valueDim = tensorV.shape[rank - 1];
   operands.fitting('v', tensorV, shapeOf(batch, rowsK, headsKv, valueDim));
@@ -153,7 +152,7 @@ function windowOption(caller: string, options: AttentionOptions): Window {
   const given: unknown = options.window;
   if (given === undefined) return { left: Infinity, right: causal ? 0 : Infinity };
   if (!isList(given)) {
-    throw new WarpgradTypeError(`${caller}: window must be [left, right], got ${describe(given)}`);
+    throw new WarpgradTypeError(`${caller}: window must be [left, right] such as [128, 0], got ${describe(given)}`);
   }
   const window = readSizes(given); // once: what is checked is what is used
   const valid = (side: unknown) => side === Infinity || (Number.isSafeInteger(side) && (side as number) >= 0);

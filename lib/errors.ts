@@ -55,9 +55,3 @@ export function native<Result>(call: () => Result, caller?: string): Result {
     throw fromNative(error, caller);
   }
 }
-
-/**
- * As an own property this makes a structured clone of its object throw, by `structuredClone` or `postMessage`, with these
- * words in the message: a clone would be a plain object with nothing behind it. Internal.
- */
-export const boundToThread = (what: string): symbol => Symbol(`${what} belongs to its thread`);

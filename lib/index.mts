@@ -33,6 +33,7 @@ export type {
   KdaBackwardResult,
   KdaForwardOptions,
   KdaForwardResult,
+  KdaForwardResultWith,
   KdaGate,
   MemoryStats,
   NestedNumbers,

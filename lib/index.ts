@@ -34,6 +34,7 @@ export {
   type KdaBackwardResult,
   type KdaForwardOptions,
   type KdaForwardResult,
+  type KdaForwardResultWith,
   type KdaGate,
 } from './kda';
 export type { InstructionSet } from './native';

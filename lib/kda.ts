@@ -1,8 +1,9 @@
-import { boundToThread, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { boundToThread, hideMark } from './bound-to-thread';
+import { native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { letGoShare, type TensorShare } from './handles';
 import type { KdaBackwardOptions, KdaForwardOptions, KdaGate } from './kda-options';
 import { addon, type KdaArguments, type KdaInputs } from './native';
-import { disposedOnFailure, expectCuSeqlens, expectHeadDim, Operands } from './operands';
+import { disposedOnFailure, expectCuSeqlens, expectHeadDim, expectHeads, Operands } from './operands';
 import { nativeStream, type Stream } from './stream';
 import { allocateTensor, isTensor, pendingTensor, shareTensor, type Tensor } from './tensor';
 import { describe, expectKnownOptions, flagOption, numberOption, sizeOf } from './validate';
@@ -24,6 +25,11 @@ export interface KdaForwardResult {
   /** For kdaBackward. */
   readonly saved: KdaSaved;
 }
+
+/** The result of a call that says `outputFinalState: true` in so many words has the final state. */
+export type KdaForwardResultWith<FinalState extends boolean> = [FinalState] extends [true]
+  ? KdaForwardResult & { readonly finalState: Tensor }
+  : KdaForwardResult;
 
 export interface KdaBackwardResult {
   readonly dq: Tensor;
@@ -134,6 +140,7 @@ export class KdaSaved {
     makeSaved = (kept) => new KdaSaved(MADE_HERE, kept);
   }
 }
+hideMark(KdaSaved);
 
 /** Checks the arguments of a forward call. */
 function checkProblem(
@@ -143,14 +150,12 @@ function checkProblem(
 ): { problem: Problem; operands: Operands } {
   const operands = Operands.of(caller, 'q', inputs.q);
   const q = operands.ranked('q', inputs.q, '[B, T, H, K]', 4);
-  const [batch, tokens, heads, keyDim] = q.shape as [number, number, number, number];
+  const [batch, tokens, , keyDim] = q.shape as [number, number, number, number];
   const k = operands.shaped('k', inputs.k, q.shape);
   const rankedV = operands.ranked('v', inputs.v, '[B, T, HV, V]', 4);
   const [, , headsV, valueDim] = rankedV.shape as [number, number, number, number];
   const v = operands.shaped('v', rankedV, [batch, tokens, headsV, valueDim]);
-  if (heads < 1 || headsV < 1 || headsV % heads !== 0) {
-    throw new WarpgradRangeError(`${caller}: the ${headsV} heads of v must be a multiple of the ${heads} heads of q`);
-  }
+  expectHeads(caller, 'v', v, 'q', q);
   expectHeadDim(caller, 'q', keyDim, MAX_DIM);
   expectHeadDim(caller, 'v', valueDim, MAX_DIM);
   const gateDtypes = q.dtype === 'float32' ? (['float32'] as const) : (['float32', q.dtype] as const);
@@ -253,14 +258,14 @@ function countChunks(cuSeqlens: Int32Array | undefined, batch: number, tokens: n
  * @throws WarpgradTypeError, WarpgradRangeError, WarpgradError (ERR_WARPGRAD_DISPOSED, ERR_WARPGRAD_OUT_OF_MEMORY) before
  * anything is allocated or run
  */
-export function kdaForward(
+export function kdaForward<FinalState extends boolean = boolean>(
   q: Tensor,
   k: Tensor,
   v: Tensor,
   g: Tensor,
   beta: Tensor,
-  options: KdaForwardOptions = {},
-): KdaForwardResult {
+  options: KdaForwardOptions & { outputFinalState?: FinalState | undefined } = {},
+): KdaForwardResultWith<FinalState> {
   const caller = 'kdaForward';
   expectKnownOptions(caller, options, FORWARD_OPTIONS);
   const { problem, operands } = checkProblem(caller, { q, k, v, g, beta }, options);
@@ -269,7 +274,7 @@ export function kdaForward(
   const saving = flagOption(caller, 'saveIntermediates', options.saveIntermediates);
   const stream = operands.stream(options.stream);
   const { aLog, dtBias, initialState, stateShape, numChunks } = problem;
-  return disposedOnFailure((made) => {
+  const result = disposedOnFailure((made): KdaForwardResult => {
     operands.optionalHandle('gate.dtBias', dtBias); // before a view is made of it: it may have been disposed of
     const bias = dtBias?.rank === 1 ? made(dtBias.view([v.shape[2], q.shape[3]])) : dtBias; // no sooner: a refused call holds nothing
     const inputs = [q, k, v, g, beta, aLog, bias, initialState] as const;
@@ -297,6 +302,7 @@ export function kdaForward(
     if (bias !== dtBias) bias?.dispose(); // shared with `saved`
     return { out, ...(finalState && { finalState }), ...(chunkStates && { chunkStates }), saved };
   });
+  return result as KdaForwardResultWith<FinalState>;
 }
 
 /** Floats of the one tensor of intermediates, whose layout the backend knows. */

@@ -122,6 +122,25 @@ export class Operands {
   }
 }
 
+/**
+ * Checks that both operands have heads, [..., heads, dim], and that as many of one read each of the other's.
+ * @throws WarpgradRangeError
+ */
+export function expectHeads(caller: string, name: string, one: Tensor, otherName: string, other: Tensor): void {
+  const heads = headsOf(caller, name, one);
+  const otherHeads = headsOf(caller, otherName, other);
+  if (heads % otherHeads === 0) return;
+  throw new WarpgradRangeError(
+    `${caller}: the ${heads} heads of ${name} must be a multiple of the ${otherHeads} heads of ${otherName}`,
+  );
+}
+
+function headsOf(caller: string, name: string, { shape }: Tensor): number {
+  const heads = shape[shape.length - 2];
+  if (heads >= 1) return heads;
+  throw new WarpgradRangeError(`${caller}: ${name} must have at least 1 head, got shape [${shape.join(', ')}]`);
+}
+
 /** @throws WarpgradRangeError */
 export function expectHeadDim(caller: string, name: string, dim: number, largest: number): void {
   if (dim >= 1 && dim <= largest) return;

@@ -1,5 +1,6 @@
+import { boundToThread, hideMark } from './bound-to-thread';
 import { cudaIndex, resolveDevice, type Device, type DeviceOption } from './device';
-import { boundToThread, fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { addon, type NativeEvent, type NativeGraph, type NativeStream } from './native';
 import { describe, expectKnownOptions } from './validate';
 
@@ -63,6 +64,7 @@ export class Event {
     nativeEvent = (event) => event.#handle;
   }
 }
+hideMark(Event);
 
 /**
  * Operations that `stream.capture()` recorded, to be run again as one. Tensors made in the capture belong to the graph:
@@ -115,6 +117,7 @@ export class Graph {
     makeGraph = (handle, stream) => new Graph(handle, stream);
   }
 }
+hideMark(Graph);
 
 const defaultStreams = new Map<Device, Stream>();
 
@@ -216,6 +219,7 @@ export class Stream {
     nativeStream = (stream) => stream.#handle;
   }
 }
+hideMark(Stream);
 
 function currentStream(device: Device): Stream {
   let stream = defaultStreams.get(device);

@@ -1,6 +1,7 @@
+import { boundToThread, hideMark } from './bound-to-thread';
 import { resolveDevice, type Device } from './device';
 import { DTYPES, expectDType, type DType, type TypedArray } from './dtype';
-import { boundToThread, fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
+import { fromNative, native, WarpgradError, WarpgradRangeError, WarpgradTypeError } from './errors';
 import { letGoShare, release, takeReleased, type TensorShare } from './handles';
 import { readHostData, type TensorData } from './host-data';
 import { addon, type NativeTensor } from './native';
@@ -86,11 +87,12 @@ export class Tensor {
    */
   static from(data: TensorData, shape?: readonly number[], options: TensorOptions = {}): Tensor {
     const caller = 'Tensor.from';
+    const inferred = '; pass undefined to take it from the data';
+    const given = shape === undefined ? undefined : expectShapeOption(caller, shape, inferred);
     expectTensorOptions(caller, options);
     const dtype = options.dtype === undefined ? undefined : expectDType(caller, options.dtype);
     const { device = 'cpu' } = options;
     const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
-    const given = shape === undefined ? undefined : expectShapeOption(caller, shape);
     // Last, as the array may share its memory with the data: nothing of the caller's runs until they are copied.
     const host = readHostData(caller, data, dtype);
     const dims = given ?? Object.freeze([...host.shape]);
@@ -121,8 +123,8 @@ export class Tensor {
   }
 
   static #make(caller: string, shape: readonly number[], options: TensorOptions, zeroed: boolean): Tensor {
+    const dims = expectShapeOption(caller, shape); // first: sizes given one by one would be taken for options
     expectTensorOptions(caller, options);
-    const dims = expectShapeOption(caller, shape);
     const { dtype: name = 'float32', device = 'cpu' } = options;
     const dtype = expectDType(caller, name);
     const stream = resolveStream(caller, options.stream, resolveDevice(caller, device));
@@ -146,8 +148,8 @@ export class Tensor {
    */
   static fromPointer(address: bigint, shape: readonly number[], options: PointerOptions = {}): Tensor {
     const caller = 'Tensor.fromPointer';
-    expectKnownOptions(caller, options, POINTER_OPTIONS);
     const dims = expectShapeOption(caller, shape);
+    expectKnownOptions(caller, options, POINTER_OPTIONS);
     const { dtype: name = 'float32', device = 'cpu', owner } = options;
     const dtype = expectDType(caller, name);
     const stream = resolveStream(caller, undefined, resolveDevice(caller, device));
@@ -388,3 +390,4 @@ export class Tensor {
       new Tensor(MADE_HERE, takeReleased() ?? addon.tensorHandle(), shape, undefined, dtype, stream);
   }
 }
+hideMark(Tensor);

@@ -65,8 +65,17 @@ function isOfClass(value: object): boolean {
   return prototype !== null && Object.getPrototypeOf(prototype) !== null;
 }
 
-/** Refuses options that the operation does not have. @throws WarpgradTypeError */
-export function expectKnownOptions(caller: string, options: unknown, known: readonly string[]): void {
+/**
+ * Refuses options that the operation does not have.
+ * @param cures what to do about some of those
+ * @throws WarpgradTypeError
+ */
+export function expectKnownOptions(
+  caller: string,
+  options: unknown,
+  known: readonly string[],
+  cures?: ReadonlyMap<string, string>,
+): void {
   const isObject =
     typeof options === 'object' && options !== null && !isRevokedProxy(options) && !Array.isArray(options);
   let empty = true;
@@ -74,7 +83,8 @@ export function expectKnownOptions(caller: string, options: unknown, known: read
     for (const name in options) {
       empty = false;
       if (!known.includes(name)) {
-        throw new WarpgradTypeError(`${caller}: unknown option '${name}'; the options are ${known.join(', ')}`);
+        const cure = cures?.get(name) ?? `the options are ${known.join(', ')}`;
+        throw new WarpgradTypeError(`${caller}: unknown option '${name}'; ${cure}`);
       }
     }
   }
@@ -97,9 +107,9 @@ export function readSizes(list: readonly unknown[]): readonly number[] {
 }
 
 /** Checks a shape given by the caller and freezes a copy. @throws WarpgradTypeError, WarpgradRangeError */
-export function expectShapeOption(caller: string, shape: unknown): readonly number[] {
+export function expectShapeOption(caller: string, shape: unknown, cure = ''): readonly number[] {
   if (!isList(shape)) {
-    throw new WarpgradTypeError(`${caller}: shape must be an array of sizes, got ${describe(shape)}`);
+    throw new WarpgradTypeError(`${caller}: shape must be an array of sizes, got ${describe(shape)}${cure}`);
   }
   const dims = readSizes(shape);
   const valid = dims.length <= MAX_RANK && dims.every((dim) => Number.isSafeInteger(dim) && dim >= 0);

@@ -25,6 +25,7 @@ export interface Placement {
 }
 
 const PLACEMENT_OPTIONS = ['device', 'dtype'];
+const KDA_CURES = new Map([['outputFinalState', 'call kdaWithState, which gives the final state']]);
 
 /** Options of {@link attention}: those of `attentionForward`, with the sink as a tensor of TensorFlow.js. */
 export interface TfjsAttentionOptions extends Omit<AttentionOptions, 'sink' | 'stream'>, Placement {
@@ -107,7 +108,7 @@ export function kdaWithState(
 }
 
 function runKda(name: string, operands: Inputs<tf.Tensor>, options: TfjsKdaOptions, outputFinalState: boolean) {
-  expectKnownOptions(name, options, [...KDA_OPTIONS, ...PLACEMENT_OPTIONS]);
+  expectKnownOptions(name, options, [...KDA_OPTIONS, ...PLACEMENT_OPTIONS], KDA_CURES);
   const { initialState, gate, device, dtype, ...rest } = options;
   if (gate !== undefined) expectKnownOptions(`${name}: gate`, gate, GATE_OPTIONS);
   const { aLog, dtBias, ...gateRest } = gate ?? {};

@@ -131,6 +131,12 @@ describe('arguments', () => {
     expect(() => kda(...kdaOperands(), { gates: {} } as object)).toThrow("unknown option 'gates'");
   });
 
+  test('the final state, of which kda gives none', () => {
+    expect(() => kda(...kdaOperands(), { outputFinalState: true } as object)).toThrow(
+      /^kda: unknown option 'outputFinalState'; call kdaWithState, which gives the final state$/,
+    );
+  });
+
   // It would run there and be waited for at once.
   test('a stream', () => {
     const stream = new Stream();

@@ -117,6 +117,17 @@ export function kda(): void {
   });
   exactly<Tensor | undefined>()(result.finalState, result.chunkStates);
   exactly<KdaSaved>()(result.saved);
+  const decoding = { initialState: tensor, stream: undefined as Stream | undefined };
+  exactly<Tensor>()(
+    kdaForward(tensor, tensor, tensor, tensor, tensor, { ...decoding, outputFinalState: true }).finalState,
+  );
+  exactly<Tensor | undefined>()(
+    kdaForward(tensor, tensor, tensor, tensor, tensor).finalState,
+    kdaForward(tensor, tensor, tensor, tensor, tensor, decoding).finalState,
+    kdaForward(tensor, tensor, tensor, tensor, tensor, { outputFinalState: false }).finalState,
+    kdaForward(tensor, tensor, tensor, tensor, tensor, { outputFinalState: undefined as boolean | undefined })
+      .finalState,
+  );
   const gradients = kdaBackward(result.out, result.saved, { dFinalState: tensor });
   exactly<Tensor>()(gradients.dg, gradients.dbeta);
   exactly<Tensor | undefined>()(gradients.dALog, gradients.dDtBias, gradients.dInitialState);

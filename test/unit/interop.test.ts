@@ -1,3 +1,4 @@
+import { inspect } from 'node:util';
 import { MessageChannel } from 'node:worker_threads';
 import { attentionForward, kdaForward, memoryStats, Stream, Tensor, type ErrorCode } from '../../lib';
 import { expectError } from '../support/expectError';
@@ -112,6 +113,23 @@ describe('copyFrom', () => {
     expectError(() => target.copyFrom(disposed), 'ERR_WARPGRAD_DISPOSED', /disposed/);
     expectError(() => disposed.copyFrom(target), 'ERR_WARPGRAD_DISPOSED', /disposed/);
   });
+});
+
+// Expected text: what Node prints of a plain object with these fields, after the name of the class.
+test('console.log shows the public fields alone, at any depth', () => {
+  const x = Tensor.zeros([1, 1, 1, 4]);
+  const beta = Tensor.zeros([1, 1, 1]);
+  const stream = new Stream();
+  const { out, saved } = kdaForward(x, x, x, x, beta);
+  expect(inspect(x)).toBe("Tensor { shape: [ 1, 1, 1, 4 ], dtype: 'float32', device: 'cpu' }");
+  expect(inspect({ x }, { depth: 1 })).toBe("{ x: Tensor { shape: [Array], dtype: 'float32', device: 'cpu' } }");
+  expect(inspect({ x }, { depth: 0 })).toBe('{ x: [Tensor] }');
+  expect(inspect([x, x], { depth: null, breakLength: Infinity })).toContain('Tensor { shape: [ 1, 1, 1, 4 ], dtype');
+  expect(inspect([stream, stream.record(), saved])).toBe(
+    "[ Stream { device: 'cpu' }, Event { device: 'cpu' }, KdaSaved {} ]",
+  );
+  expect(inspect(beta, { colors: true })).toContain("dtype: \u001b[32m'float32'\u001b[39m");
+  [x, beta, out, saved].forEach((held) => held.dispose());
 });
 
 test('what belongs to a thread can neither be cloned nor posted, alone or inside something', () => {

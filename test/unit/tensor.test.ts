@@ -152,6 +152,17 @@ describe('Tensor.from', () => {
     expect(() => Tensor.zeros(3 as never)).toThrow(WarpgradTypeError);
   });
 
+  test.each<[string, (...args: unknown[]) => unknown, unknown[], string]>([
+    ['Tensor.zeros', Tensor.zeros as never, [], ''],
+    ['Tensor.empty', Tensor.empty as never, [], ''],
+    ['Tensor.fromPointer', Tensor.fromPointer as never, [64n], ''],
+    ['Tensor.from', Tensor.from as never, [[1, 2]], '; pass undefined to take it from the data'],
+  ])('%s: sizes one by one, or options in the place of the shape', (caller, make, first, cure) => {
+    const expected = `${caller}: shape must be an array of sizes, got`;
+    expectError(() => make(...first, 1, 4, 2, 8), 'ERR_INVALID_ARG_TYPE', `${expected} 1${cure}`);
+    expectError(() => make(...first, { dtype: 'float16' }), 'ERR_INVALID_ARG_TYPE', `${expected} Object${cure}`);
+  });
+
   test('an unknown option is refused', () => {
     expectError(
       () => Tensor.from([1], [1], { dtyp: 'float32' } as never),

@@ -87,6 +87,13 @@ const tensors: Refusal[] = [
     'the 3 heads of v must be a multiple of the 2 heads of q',
   ],
   [
+    'no heads',
+    (a) => ((a.q = zeros(B, T, 0, K)), (a.k = zeros(B, T, 0, K))),
+    RANGE,
+    'q must have at least 1 head, got shape [2, 5, 0, 8]',
+  ],
+  ['no value heads', (a) => (a.v = zeros(B, T, 0, V)), RANGE, 'v must have at least 1 head, got shape [2, 5, 0, 6]'],
+  [
     'K is 257',
     (a) => ((a.q = zeros(B, T, H, 257)), (a.k = zeros(B, T, H, 257)), (a.g = zeros(B, T, HV, 257))),
     RANGE,
@@ -304,20 +311,10 @@ describe('kdaBackward refuses', () => {
       RANGE,
       'dOut must have shape [2, 5, 4, 6], got [2, 5, 2, 6]',
     ],
-    [
-      'dOut of another dtype',
-      () => [dOut().to({ dtype: 'float16' }), forward()],
-      TYPE,
-      'dOut must be float32, got float16',
-    ],
+    ['dOut of float16', () => [dOut().to({ dtype: 'float16' }), forward()], TYPE, 'dOut must be float32, got float16'],
     ['a missing dOut', () => [undefined as never, forward()], TYPE, 'dOut must be a Tensor, got undefined'],
     ['saved that is none', () => [dOut(), {} as never], TYPE, 'saved must be what kdaForward gave, got Object'],
-    [
-      'saved that is missing',
-      () => [dOut(), undefined as never],
-      TYPE,
-      'saved must be what kdaForward gave, got undefined',
-    ],
+    ['no saved', () => [dOut(), undefined as never], TYPE, 'saved must be what kdaForward gave, got undefined'],
     [
       'saved that was disposed',
       () => {
@@ -383,7 +380,7 @@ describe('KDA accepts', () => {
       outputFinalState: true,
     });
     expect((await out.data()).length).toBe(0);
-    expect(await finalState!.data()).toEqual(await state.data());
+    expect(await finalState.data()).toEqual(await state.data());
     const { dInitialState } = kdaBackward(out, saved, { dFinalState: state });
     expect(await dInitialState!.data()).toEqual(await state.data());
   });

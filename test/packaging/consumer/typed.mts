@@ -9,7 +9,7 @@ using g = Tensor.zeros([1, 4, 2, 4]);
 using beta = Tensor.from(new Float32Array(8).fill(0.5), [1, 4, 2]);
 const forward = kdaForward(q, q, q, g, beta, { outputFinalState: true });
 const gradients = kdaBackward(forward.out, forward.saved);
-const state: Tensor | undefined = forward.finalState;
+const state: Tensor = forward.finalState;
 
 /** Only for the compiler: these throw. */
 export const mistakes = [
@@ -19,5 +19,5 @@ export const mistakes = [
   () => Tensor.zeros([1], { dtype: 'float8' }),
 ];
 
-const lengths = [out, lse, gradients.dq, state].map((tensor) => tensor?.dataSync().length);
+const lengths = [out, lse, gradients.dq, state].map((tensor) => tensor.dataSync().length);
 console.log(JSON.stringify({ lengths }));
