@@ -26,7 +26,7 @@ export interface KdaForwardResult {
   readonly saved: KdaSaved;
 }
 
-/** The result of a call that says `outputFinalState: true` in so many words has the final state. */
+/** A result that has the final state where the type of `outputFinalState` in the call is `true`, not `boolean`. */
 export type KdaForwardResultWith<FinalState extends boolean> = [FinalState] extends [true]
   ? KdaForwardResult & { readonly finalState: Tensor }
   : KdaForwardResult;

@@ -25,7 +25,7 @@ export interface Placement {
 }
 
 const PLACEMENT_OPTIONS = ['device', 'dtype'];
-const KDA_CURES = new Map([['outputFinalState', 'call kdaWithState, which gives the final state']]);
+const KDA_CURES = new Map([['outputFinalState', 'kdaWithState gives the final state']]);
 
 /** Options of {@link attention}: those of `attentionForward`, with the sink as a tensor of TensorFlow.js. */
 export interface TfjsAttentionOptions extends Omit<AttentionOptions, 'sink' | 'stream'>, Placement {

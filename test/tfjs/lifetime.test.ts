@@ -133,7 +133,7 @@ describe('arguments', () => {
 
   test('the final state, of which kda gives none', () => {
     expect(() => kda(...kdaOperands(), { outputFinalState: true } as object)).toThrow(
-      /^kda: unknown option 'outputFinalState'; call kdaWithState, which gives the final state$/,
+      /^kda: unknown option 'outputFinalState'; kdaWithState gives the final state$/,
     );
   });
 
