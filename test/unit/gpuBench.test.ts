@@ -114,27 +114,59 @@ test('the mean of ratios is geometric, and cases without the peer are left out',
   expect(ratiosOf(rows)).toEqual({ peer: { geometricMean: 2, minimum: 1 } });
 });
 
+const reportOf = (operation: string, rows: ReturnType<typeof row>[]) => ({
+  ...{ operation, device: 'NVIDIA H200', driver: null, date: '2026-01-01', versions: {}, commit: '0', rows },
+  ...{ failures: [], absences: [], memory: [], callOverheadMicroseconds: 1, ratios: ratiosOf(rows) },
+});
+
+test('a page says what its cases are, what its ratios are over, and why a time is missing', async () => {
+  const rows = ['warpgrad', 'cuDNN'].map((name) => row('D 64, S 1024, full', name, 1));
+  const cell = (label: string, implementation: string, reason: string) => ({ case: label, implementation, reason });
+  const absences = [
+    ...[cell('a', 'FlashAttention-2', 'it refused'), cell('b', 'FlashAttention-2', 'it refused')],
+    cell('c', 'FlashAttention-2', 'it ended'),
+  ];
+  const attention = (await pages({ ...reportOf('attention-forward', rows), absences }))['.md'];
+  expect(attention).toContain('16384 / S sequences of 2048 / D heads');
+  expect(attention).toContain("Times over warpgrad's, geometric mean");
+  expect(attention.match(/No time of .*/g)).toEqual([
+    'No time of FlashAttention-2: it refused: a; b.',
+    'No time of FlashAttention-2: it ended: c.',
+    'No time of FlashAttention-3: not installed.',
+  ]);
+  const alone = (await pages(reportOf('attention-forward', rows.slice(0, 1))))['.md'];
+  expect(alone).not.toContain('No time of');
+  const saving = [...rows, row('D 64, S 1024, full', 'peer saving', 1)];
+  const kda = (await pages(reportOf('kda-step', saving)))['.md'];
+  expect(kda).toContain(`Times over warpgrad's (those of a "saving" peer over warpgrad saving), geometric mean`);
+});
+
+test('the labels of a chart have room', async () => {
+  const label = 'T 8192, H 64, packed 1300,547,2048,963,271,3063';
+  const svg = (await pages(reportOf('kda-forward', [row(label, 'flash-linear-attention', 1)])))['.svg'];
+  const end = Number(/<text x="(\d+)" y="\d+" text-anchor="end">/.exec(svg)?.[1]);
+  expect(end / `${label}: flash-linear-attention`.length).toBeGreaterThan(6.6);
+});
+
 test('a report has tables, bars, and curves where there are points for them', async () => {
-  const report = (lengths: number[]) => ({
-    ...{ operation: 'kda-forward', device: 'NVIDIA H200', driver: null, date: '2026-01-01', versions: {}, commit: '0' },
-    ...{ failures: [], memory: [], callOverheadMicroseconds: 1, ratios: {} },
-    rows: lengths.flatMap((tokens) =>
-      ['warpgrad', 'peer'].map((name, n) => row(`T ${tokens}`, name, (1 + n) * tokens, { tokens })),
-    ),
-  });
+  const report = (lengths: number[]) => {
+    const sizes = lengths.flatMap((tokens) => ['warpgrad', 'peer'].map((name, n) => ({ tokens, name, n })));
+    const rows = sizes.map(({ tokens, name, n }) => row(`T ${tokens}, H 2`, name, (1 + n) * tokens, { tokens }));
+    return { ...reportOf('kda-forward', rows), ratios: {} };
+  };
   // Errors beside each other are of the same cases.
   const alone = report([1, 2, 4]);
-  alone.rows.push(row('T 8', 'warpgrad', 8));
+  alone.rows.push(row('T 8, H 2', 'warpgrad', 8));
   expect((await pages(alone))['.md']).toContain('| out           |   4.0e-3 | 8.0e-3 |');
   const failed = { ...report([1]), failures: ['T 2: it is wrong'] };
   expect((await pages(failed))['.md']).toContain('\nNot measured: T 2: it is wrong.\n');
   const few = await pages(report([1, 2, 4]));
   expect(Object.keys(few)).toEqual(['.json', '.md', '.svg']);
-  expect(few['.md']).toContain('| T 4  |       4.000 |  0.0 % |       0 |   8.000 | 2.00 |');
+  expect(few['.md']).toContain('| T 4, H 2 |       4.000 |  0.0 % |       0 |   8.000 | 2.00 |');
   expect(few['.md']).toContain('| out           |   4.0e-3 | 8.0e-3 |');
   const enough = await pages(report([1, 2, 4, 8]));
   expect(Object.keys(enough)).toEqual(['.json', '.md', '.svg', '-tokens.svg']);
   expect(enough['-tokens.svg'].split('\n').slice(0, 4)).toEqual([
-    ...['kda-forward, bfloat16: NVIDIA H200', 'tokens', 'warpgrad 1 1', 'peer 1 2'],
+    ...['kda-forward, bfloat16: NVIDIA H200, H 2', 'tokens', 'warpgrad 1 1', 'peer 1 2'],
   ]);
 });

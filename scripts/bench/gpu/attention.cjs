@@ -19,6 +19,10 @@ const { attentionBackwardReference, attentionForwardReference } = require(
 
 const TOKENS = 16384;
 const HIDDEN = 2048;
+const PEERS = ['cuDNN', 'FlashAttention-2', 'FlashAttention-3'];
+const SETTING =
+  `A case has ${TOKENS} tokens and a width of ${HIDDEN} in all: ${TOKENS} / S sequences of ${HIDDEN} / D heads. ` +
+  '"16/2 heads" are 16 of queries, 2 of keys and values.';
 const CHECKED_ROWS = 8;
 /** The roundoff of bfloat16, about twice what a right result has. */
 const ALLOWED_ERROR = 2 ** -8;
@@ -77,6 +81,8 @@ function lastBlock(result, like, k, expected) {
 const ATTENTION = {
   'attention-forward': {
     peers: 'attention.py',
+    peerNames: PEERS,
+    setting: SETTING,
     kernel: /attention_fwd_kernel/,
     allowedError: ALLOWED_ERROR,
     cases: ATTENTION_CASES,
@@ -94,6 +100,8 @@ const ATTENTION = {
   },
   'attention-backward': {
     peers: 'attention_backward.py',
+    peerNames: PEERS,
+    setting: `${SETTING} "deterministic" gives gradients that are bitwise equal from run to run.`,
     kernel: /attention_bwd_kernel/,
     allowedError: ALLOWED_ERROR,
     cases: ATTENTION_CASES.map(({ inputs, flops, ...item }) => ({

@@ -39,6 +39,11 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
  * @property {Record<string, number>} errors by result: norm of the error over norm
  * @property {Case['curves']} [curves]
  *
+ * @typedef {object} Absence of an implementation from a case
+ * @property {string} case
+ * @property {string} implementation
+ * @property {string} reason
+ *
  * @typedef {object} Memory in bytes
  * @property {number} peak the most that a call takes besides its inputs
  * @property {number} [retained] what a backward needs of the forward besides its inputs
@@ -56,6 +61,7 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
  * @property {string} commit
  * @property {string[]} failures what was not measured because of an error: cases, the peers
  * @property {Row[]} rows
+ * @property {Absence[]} absences what else has no row
  * @property {Record<string, { geometricMean: number, minimum: number }>} ratios of each other's time over this package's
  * @property {({ case: string, implementation: string } & Memory)[]} memory
  * @property {number} callOverheadMicroseconds median over the cases of what a call costs in JavaScript
@@ -69,6 +75,8 @@ const IDLE_MILLISECONDS = 120;
 const SEED = 20250607;
 /** Inputs of this size in all keep a second call from finding the first one's in the cache. */
 const ROTATED_BYTES = 128 * 2 ** 20;
+/** Why a peer has no row. */
+const [REFUSED, LOST] = ["it can't run the case", 'its process ended'];
 /** A peer whose error is so many times what is allowed to this package is wrong. */
 const PEER_ALLOWANCE = 4;
 
@@ -98,9 +106,10 @@ function poolSize(cases) {
 /**
  * The implementations that give the right results, with their errors.
  * @param {Case} item @param {Operation} operation @param {Own} own @param {(Own | Peer)[]} others
+ * @param {Map<string, string>} reasons gets why one is left out, by its name
  * @throws where this package does not
  */
-async function verified(item, { results, allowedError }, own, others) {
+async function verified(item, { results, allowedError }, own, others, reasons) {
   const blocks = await own.reference();
   const parts = blocks.map(({ part }) => part);
   const expected = blocks.map(({ expected }) => expected);
@@ -110,7 +119,10 @@ async function verified(item, { results, allowedError }, own, others) {
   for (const implementation of [own, ...others]) {
     const given = await unlessLost(() => implementation.values(parts));
     const values = implementation === own ? ownWindows : await unlessLost(() => implementation.values(everywhere));
-    if (!given || !values) continue;
+    if (!given || !values) {
+      reasons.set(implementation.name, LOST);
+      continue;
+    }
     const errors = differences(results, parts, given, expected);
     const apart = worst(differences(results, everywhere, values, ownWindows));
     const mine = implementation instanceof Own;
@@ -122,6 +134,7 @@ async function verified(item, { results, allowedError }, own, others) {
       );
       const message = `${item.label}: ${implementation.name} is wrong: ${found.join(', ')}`;
       if (mine) throw new Error(message);
+      reasons.set(implementation.name, 'its results are wrong');
       console.error(message);
     }
   }
@@ -131,14 +144,19 @@ async function verified(item, { results, allowedError }, own, others) {
 /**
  * @param {Case} item @param {Operation} operation @param {Own} own @param {(Own | Peer)[]} others @param {Effort} effort
  * @param {() => void} step
- * @returns {Promise<{ rows: Row[], overhead: number, memory: Report['memory'] }>}
+ * @returns {Promise<{ rows: Row[], absences: Absence[], overhead: number, memory: Report['memory'] }>}
  */
 async function measureCase(item, operation, own, others, { rounds, burst }, step) {
   const sets = place(item);
   const present = [];
+  const reasons = /** @type {Map<string, string>} */ (new Map());
   await own.load(sets, item.options);
-  for (const other of others) if (await unlessLost(() => other.load(sets, item.options))) present.push(other);
-  const right = await verified(item, operation, own, present);
+  for (const other of others) {
+    const loaded = await unlessLost(() => other.load(sets, item.options));
+    if (loaded) present.push(other);
+    else reasons.set(other.name, loaded === undefined ? LOST : REFUSED);
+  }
+  const right = await verified(item, operation, own, present, reasons);
   const samples = right.map((found) => ({ ...found, times: /** @type {(number | undefined)[]} */ ([]) }));
   for (let round = 0; round < rounds; round++) {
     for (let turn = 0; turn < samples.length; turn++) {
@@ -149,7 +167,10 @@ async function measureCase(item, operation, own, others, { rounds, burst }, step
     step();
   }
   const rows = samples.flatMap(({ implementation, times, errors }) => {
-    if (times.includes(undefined)) return [];
+    if (times.includes(undefined)) {
+      reasons.set(implementation.name, LOST);
+      return [];
+    }
     const { middle: ms, spread } = summarize(/** @type {number[]} */ (times));
     const timed = { case: item.label, implementation: implementation.name, ms, spread, tflops: item.flops / ms / 1e9 };
     return { ...timed, errors, ...(item.curves && { curves: item.curves }) };
@@ -159,7 +180,8 @@ async function measureCase(item, operation, own, others, { rounds, burst }, step
     const taken = await unlessLost(() => implementation.memory());
     if (taken) memory.push({ case: item.label, implementation: implementation.name, ...taken });
   }
-  return { rows, overhead: await own.overhead(), memory };
+  const absences = Array.from(reasons, ([implementation, reason]) => ({ case: item.label, implementation, reason }));
+  return { rows, absences, overhead: await own.overhead(), memory };
 }
 
 /**
@@ -208,6 +230,7 @@ async function measure(name, { quick, peers, cases: chosen, onCase }) {
       commit: commit(),
       failures,
       rows: [],
+      absences: [],
       ratios: {},
       memory: [],
       callOverheadMicroseconds: NaN,
@@ -221,6 +244,7 @@ async function measure(name, { quick, peers, cases: chosen, onCase }) {
         const measured = await measureCase(item, operation, own, others, effort, () => progress.step());
         rows = measured.rows;
         report.rows.push(...rows);
+        report.absences.push(...measured.absences);
         report.memory.push(...measured.memory);
         report.ratios = ratiosOf(report.rows);
         overheads.push(measured.overhead);

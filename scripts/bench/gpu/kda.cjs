@@ -66,6 +66,11 @@ function kdaCase({ tokens, heads, batch = 1, lengths, gate = 'bounded' }, more) 
   };
 }
 
+const SETTING =
+  `H heads with K and V of ${DIM}; B is 1 where it is not named, and the gate is bounded (lower bound ${GATES.bounded.lowerBound}). ` +
+  "q, k, v, the gate's input and the logits of β are bfloat16; L2 norm, gate, sigmoid, initial and final state are part of the call. " +
+  '"saving" keeps what the backward would compute again.';
+
 const T = 8192;
 const CASES = [
   kdaCase({ tokens: T, heads: 64 }, { profiled: true, memory: true, curves: { heads: 64 } }),
@@ -179,6 +184,8 @@ function withGradientCase(item, flops) {
 
 /** What the operations that give gradients have in common. */
 const withGradients = {
+  peerNames: ['flash-linear-attention', 'flash-linear-attention saving'],
+  setting: SETTING,
   tuned: true,
   allowedError: ALLOWED_ERROR,
   variants: { saving: { saveIntermediates: true } },
@@ -195,6 +202,8 @@ const withGradients = {
 const KDA = {
   'kda-forward': {
     peers: 'kda.py',
+    peerNames: ['flash-linear-attention', 'FlashKDA'],
+    setting: SETTING,
     tuned: true,
     kernel: /kda_recurrence/,
     allowedError: ALLOWED_ERROR,

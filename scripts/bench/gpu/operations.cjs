@@ -18,6 +18,8 @@ const { KDA } = require('./kda.cjs');
  *
  * @typedef {object} Operation
  * @property {string} peers the Python program with the other implementations
+ * @property {string[]} peerNames those that it has where they are installed
+ * @property {string} setting what its cases have in common, and what the names of variants say
  * @property {boolean} [tuned] whether its peers have to be tuned first
  * @property {RegExp} kernel the main kernel's name, for `--ncu`
  * @property {number} allowedError norm of the error over norm of a result

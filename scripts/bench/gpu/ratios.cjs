@@ -3,13 +3,15 @@
 
 /** @typedef {import('./driver.cjs').Row} Row */
 
+/** Whether it is the variant of a peer that is compared with the one of this package. @param {string} implementation */
+const isSavingPeer = (implementation) => /^(?!warpgrad).* saving$/.test(implementation);
+
 /**
  * The time of a row over this package's in the same case; over that of the variant of the same name, if it is a peer's.
  * @param {Row[]} rows @param {Row} row
  */
 function ratio(rows, row) {
-  const saving = /^(?!warpgrad).* saving$/.test(row.implementation);
-  const name = saving ? 'warpgrad saving' : 'warpgrad';
+  const name = isSavingPeer(row.implementation) ? 'warpgrad saving' : 'warpgrad';
   const own = rows.find((other) => other.case === row.case && other.implementation === name);
   return own ? row.ms / own.ms : NaN;
 }
@@ -28,4 +30,4 @@ function ratiosOf(rows) {
   return Object.fromEntries(summaries);
 }
 
-module.exports = { ratio, ratiosOf };
+module.exports = { isSavingPeer, ratio, ratiosOf };

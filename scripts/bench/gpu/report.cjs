@@ -3,7 +3,8 @@
 const path = require('node:path');
 const { ROOT } = require('./common.cjs');
 const { curves } = require('./curves.cjs');
-const { ratio } = require('./ratios.cjs');
+const { OPERATIONS } = require('./operations.cjs');
+const { isSavingPeer, ratio } = require('./ratios.cjs');
 
 /** @type {typeof import('../../../lib/cli/table')} */
 const { formatMarkdown, formatTable } = require(path.join(ROOT, 'dist/cli/table.js'));
@@ -54,16 +55,38 @@ function errorTable(report) {
   return { header: ['largest error', ...names], cells };
 }
 
+/** What is empty in the table of times, and why. @param {Report} report */
+function absenceLines({ operation, rows, absences }) {
+  const named = implementations({ rows });
+  const missing = OPERATIONS[operation].peerNames.filter(
+    (name) => !named.includes(name) && !absences.some(({ implementation }) => implementation === name),
+  );
+  // Without any peer there is another reason, among the failures.
+  const uninstalled = named.every((name) => name.startsWith('warpgrad')) ? [] : missing;
+  const reasons = new Set(absences.map(({ implementation, reason }) => `${implementation}: ${reason}`));
+  const lines = Array.from(reasons, (text) => {
+    const cases = absences.filter(({ implementation, reason }) => `${implementation}: ${reason}` === text);
+    return `${text}: ${cases.map((item) => item.case).join('; ')}`;
+  });
+  return [...lines, ...uninstalled.map((name) => `${name}: not installed`)]
+    .map((text) => `No time of ${text}.\n`)
+    .join('');
+}
+
 /** @param {Report} report */
-function about({ operation, device, driver, date, versions, commit, failures, ratios, callOverheadMicroseconds }) {
+function about(report) {
+  const { operation, device, driver, date, versions, commit, failures, ratios, callOverheadMicroseconds } = report;
   const named = Object.entries(versions).map(([name, version]) => `${name} ${version}`);
   const others = Object.entries(ratios).map(
     ([name, { geometricMean, minimum }]) => `${name} ${geometricMean.toFixed(3)} (${minimum.toFixed(3)})`,
   );
+  const savings = Object.keys(ratios).some(isSavingPeer) ? ' (those of a "saving" peer over warpgrad saving)' : '';
   return (
     `${operation} in bfloat16 on ${device}, driver ${driver}; ${named.join(', ')}; commit ${commit}; ${date.slice(0, 10)}.\n` +
-    `Times over warpgrad's, geometric mean over the cases and the least: ${others.join(', ') || 'no peers'}. ` +
+    `${OPERATIONS[operation].setting}\n` +
+    `Times over warpgrad's${savings}, geometric mean over the cases and the least: ${others.join(', ') || 'no peers'}. ` +
     `A call takes ${callOverheadMicroseconds.toFixed(1)} µs in JavaScript.\n` +
+    absenceLines(report) +
     failures.map((failure) => `Not measured: ${failure}.\n`).join('')
   );
 }
@@ -93,12 +116,15 @@ function terminal(report) {
   );
 }
 
+/** @param {string} lines */
+const paragraphs = (lines) => lines.replaceAll('.\n', '.\n\n');
+
 /** @param {Report} report */
 function markdown(report) {
   const [times, errors] = [table(report), errorTable(report)];
   return (
-    `${about(report)}\n${formatMarkdown(times.header, times.cells)}\n\n` +
-    `${formatMarkdown(errors.header, errors.cells)}\n${memoryLines(report).replaceAll('.\n', '.\n\n').trimEnd()}\n`
+    `${paragraphs(about(report))}${formatMarkdown(times.header, times.cells)}\n\n` +
+    `${formatMarkdown(errors.header, errors.cells)}\n${paragraphs(memoryLines(report)).trimEnd()}\n`
   );
 }
 
@@ -127,6 +153,12 @@ function coloursOf(report) {
   return Object.fromEntries(implementations(report).map((name) => [name, next(name)]));
 }
 
+/** What the names of all these cases say, such as the heads of a curve over the tokens. @param {Row[]} rows */
+function commonParts(rows) {
+  const [first, ...others] = rows.map((row) => row.case.split(', '));
+  return first.filter((part) => others.every((parts) => parts.includes(part)));
+}
+
 /**
  * The curve over the tokens or the heads, where enough was measured.
  * @param {Report} report @param {'tokens' | 'heads'} axis @returns {Promise<Record<string, string>>} by the end of its name
@@ -137,7 +169,8 @@ async function curve(report, axis) {
     return at === undefined ? [] : [{ implementation, at, ms }];
   });
   if (new Set(points.map(({ at }) => at)).size < LEAST_POINTS) return {};
-  return { [`-${axis}.svg`]: await curves(titleOf(report), axis, points, coloursOf(report)) };
+  const title = [titleOf(report), ...commonParts(report.rows.filter(({ curves }) => curves?.[axis] !== undefined))];
+  return { [`-${axis}.svg`]: await curves(title.join(', '), axis, points, coloursOf(report)) };
 }
 
 /** The files of a report, by the ends of their names. @param {Report} report @returns {Promise<Record<string, string>>} */
