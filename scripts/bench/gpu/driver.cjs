@@ -61,7 +61,7 @@ const { Progress } = require(path.join(ROOT, 'dist/cli/progress.js'));
  * @property {string} commit
  * @property {string[]} failures what was not measured because of an error: cases, the peers
  * @property {Row[]} rows
- * @property {Absence[]} absences what else has no row
+ * @property {Absence[]} [absences] what else has no row; reports of before do not say it
  * @property {Record<string, { geometricMean: number, minimum: number }>} ratios of each other's time over this package's
  * @property {({ case: string, implementation: string } & Memory)[]} memory
  * @property {number} callOverheadMicroseconds median over the cases of what a call costs in JavaScript
@@ -220,6 +220,7 @@ async function measure(name, { quick, peers, cases: chosen, onCase }) {
     await python?.present();
     const failures = python?.lost ? ['the peers, whose process ended'] : [];
     const overheads = /** @type {number[]} */ ([]);
+    const absences = /** @type {Absence[]} */ ([]);
     /** @type {Report} */
     const report = {
       operation: name,
@@ -230,7 +231,7 @@ async function measure(name, { quick, peers, cases: chosen, onCase }) {
       commit: commit(),
       failures,
       rows: [],
-      absences: [],
+      absences,
       ratios: {},
       memory: [],
       callOverheadMicroseconds: NaN,
@@ -244,7 +245,7 @@ async function measure(name, { quick, peers, cases: chosen, onCase }) {
         const measured = await measureCase(item, operation, own, others, effort, () => progress.step());
         rows = measured.rows;
         report.rows.push(...rows);
-        report.absences.push(...measured.absences);
+        absences.push(...measured.absences);
         report.memory.push(...measured.memory);
         report.ratios = ratiosOf(report.rows);
         overheads.push(measured.overhead);

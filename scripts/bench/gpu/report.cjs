@@ -56,7 +56,7 @@ function errorTable(report) {
 }
 
 /** What is empty in the table of times, and why. @param {Report} report */
-function absenceLines({ operation, rows, absences }) {
+function absenceLines({ operation, rows, absences = [] }) {
   const named = implementations({ rows });
   const missing = OPERATIONS[operation].peerNames.filter(
     (name) => !named.includes(name) && !absences.some(({ implementation }) => implementation === name),
