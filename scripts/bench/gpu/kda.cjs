@@ -166,10 +166,12 @@ async function reference(inputs, options, run, like) {
 /** A forward and its backward. @param {Record<string, Tensor>} inputs @param {Case['options']} options */
 function step(inputs, options) {
   const { outputs, saved } = forward(inputs, options);
-  const gradients = backward(inputs, saved);
-  for (const tensor of outputs) tensor.dispose();
-  saved.dispose();
-  return gradients;
+  try {
+    return backward(inputs, saved);
+  } finally {
+    for (const tensor of outputs) tensor.dispose(); // also where memory is too short, as it is on purpose when it is measured
+    saved.dispose();
+  }
 }
 
 /** @param {Case} item of the forward @param {number} flops a token and head @returns {Case} */
