@@ -85,7 +85,7 @@ function forward({ inputs, options }: KdaCase): Record<'out' | 'finalState', Arr
   });
   return {
     out: Float64Array.from(out.dataSync(), (bits) => decode16(bits, 'bfloat16')),
-    finalState: finalState!.dataSync(),
+    finalState: finalState.dataSync(),
   };
 }
 
