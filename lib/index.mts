@@ -33,7 +33,7 @@ export type {
   KdaBackwardResult,
   KdaForwardOptions,
   KdaForwardResult,
-  KdaForwardResultWith,
+  KdaForwardResultWithState,
   KdaGate,
   MemoryStats,
   NestedNumbers,

@@ -34,7 +34,7 @@ export {
   type KdaBackwardResult,
   type KdaForwardOptions,
   type KdaForwardResult,
-  type KdaForwardResultWith,
+  type KdaForwardResultWithState,
   type KdaGate,
 } from './kda';
 export type { InstructionSet } from './native';

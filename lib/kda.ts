@@ -26,10 +26,10 @@ export interface KdaForwardResult {
   readonly saved: KdaSaved;
 }
 
-/** A result that has the final state where the type of `outputFinalState` in the call is `true`, not `boolean`. */
-export type KdaForwardResultWith<FinalState extends boolean> = [FinalState] extends [true]
-  ? KdaForwardResult & { readonly finalState: Tensor }
-  : KdaForwardResult;
+type KdaForwardOperands = [q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor];
+
+/** Of a call that says `outputFinalState: true`. */
+export type KdaForwardResultWithState = KdaForwardResult & { readonly finalState: Tensor };
 
 export interface KdaBackwardResult {
   readonly dq: Tensor;
@@ -258,14 +258,13 @@ function countChunks(cuSeqlens: Int32Array | undefined, batch: number, tokens: n
  * @throws WarpgradTypeError, WarpgradRangeError, WarpgradError (ERR_WARPGRAD_DISPOSED, ERR_WARPGRAD_OUT_OF_MEMORY) before
  * anything is allocated or run
  */
-export function kdaForward<FinalState extends boolean = boolean>(
-  q: Tensor,
-  k: Tensor,
-  v: Tensor,
-  g: Tensor,
-  beta: Tensor,
-  options: KdaForwardOptions & { outputFinalState?: FinalState | undefined } = {},
-): KdaForwardResultWith<FinalState> {
+export function kdaForward(
+  ...args: [...KdaForwardOperands, options: KdaForwardOptions & { outputFinalState: true }]
+): KdaForwardResultWithState;
+export function kdaForward(...args: [...KdaForwardOperands, options?: KdaForwardOptions]): KdaForwardResult;
+export function kdaForward(
+  ...[q, k, v, g, beta, options = {}]: [...KdaForwardOperands, options?: KdaForwardOptions]
+): KdaForwardResult {
   const caller = 'kdaForward';
   expectKnownOptions(caller, options, FORWARD_OPTIONS);
   const { problem, operands } = checkProblem(caller, { q, k, v, g, beta }, options);
@@ -274,7 +273,7 @@ export function kdaForward<FinalState extends boolean = boolean>(
   const saving = flagOption(caller, 'saveIntermediates', options.saveIntermediates);
   const stream = operands.stream(options.stream);
   const { aLog, dtBias, initialState, stateShape, numChunks } = problem;
-  const result = disposedOnFailure((made): KdaForwardResult => {
+  return disposedOnFailure((made): KdaForwardResult => {
     operands.optionalHandle('gate.dtBias', dtBias); // before a view is made of it: it may have been disposed of
     const bias = dtBias?.rank === 1 ? made(dtBias.view([v.shape[2], q.shape[3]])) : dtBias; // no sooner: a refused call holds nothing
     const inputs = [q, k, v, g, beta, aLog, bias, initialState] as const;
@@ -302,7 +301,6 @@ export function kdaForward<FinalState extends boolean = boolean>(
     if (bias !== dtBias) bias?.dispose(); // shared with `saved`
     return { out, ...(finalState && { finalState }), ...(chunkStates && { chunkStates }), saved };
   });
-  return result as KdaForwardResultWith<FinalState>;
 }
 
 /** Floats of the one tensor of intermediates, whose layout the backend knows. */

@@ -195,8 +195,9 @@ Napi::ArrayBuffer enqueue_read(const char* caller, const Napi::CallbackInfo& inf
   const TensorHandle& source = live_tensor(info[1]);
   const size_t bytes = static_cast<size_t>(source.view().num_elems()) * dtype_bytes(source.view().dtype);
   // The engine ends the process when it can't allocate; whether it can is asked of the system first.
-  const std::unique_ptr<void, void (*)(void*)> probe(std::malloc(bytes + 1), std::free);
-  if (!probe) throw out_of_memory(concat(caller, ": cpu"), bytes, " for the elements");
+  void* const probe = std::malloc(bytes + 1);
+  if (probe == nullptr) throw out_of_memory(concat(caller, ": cpu"), bytes, " for the elements");
+  std::free(probe);  // before the engine asks for as much
   Napi::ArrayBuffer buffer = Napi::ArrayBuffer::New(info.Env(), bytes);
   ops::Backend& backend = stream.backend_of(*source.storage());
   if (bytes > 0) backend.read(stream.stream(), buffer.Data(), source.view(), {{source.storage()}, {}});

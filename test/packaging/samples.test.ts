@@ -2,7 +2,7 @@ import fs from 'node:fs';
 import path from 'node:path';
 import { ROOT, run } from './install';
 
-// Every sample of the documentation runs as printed, on the CPU, and is TypeScript as well. What a `js` fence holds is a program;
+// Every program of the documentation runs as printed, on the CPU, and is TypeScript as well. What a `js` fence holds is a program;
 // the `text` fence behind it says what that prints. In a folder of the package its own name leads to it.
 
 const PAGES = ['README.md', 'docs/gpu.md', 'docs/kda.md', 'docs/training.md'];

@@ -117,6 +117,7 @@ export function kda(): void {
   });
   exactly<Tensor | undefined>()(result.finalState, result.chunkStates);
   exactly<KdaSaved>()(result.saved);
+  const wanted = tensor.rank > 1; // not known to the types
   const decoding = { initialState: tensor, stream: undefined as Stream | undefined };
   exactly<Tensor>()(
     kdaForward(tensor, tensor, tensor, tensor, tensor, { ...decoding, outputFinalState: true }).finalState,
@@ -126,6 +127,9 @@ export function kda(): void {
     kdaForward(tensor, tensor, tensor, tensor, tensor, decoding).finalState,
     kdaForward(tensor, tensor, tensor, tensor, tensor, { outputFinalState: false }).finalState,
     kdaForward(tensor, tensor, tensor, tensor, tensor, { outputFinalState: undefined as boolean | undefined })
+      .finalState,
+    kdaForward(tensor, tensor, tensor, tensor, tensor, { outputFinalState: wanted ? true : undefined }).finalState,
+    kdaForward(tensor, tensor, tensor, tensor, tensor, { ...(wanted && { outputFinalState: true as const }) })
       .finalState,
   );
   const gradients = kdaBackward(result.out, result.saved, { dFinalState: tensor });
