@@ -26,8 +26,6 @@ export interface KdaForwardResult {
   readonly saved: KdaSaved;
 }
 
-type KdaForwardOperands = [q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor];
-
 /** Of a call that says `outputFinalState: true`. */
 export type KdaForwardResultWithState = KdaForwardResult & { readonly finalState: Tensor };
 
@@ -244,6 +242,15 @@ function countChunks(cuSeqlens: Int32Array | undefined, batch: number, tokens: n
   return chunks;
 }
 
+/** With the final state; all else as below. */
+export function kdaForward(
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  g: Tensor,
+  beta: Tensor,
+  options: KdaForwardOptions & { outputFinalState: true },
+): KdaForwardResultWithState;
 /**
  * Kimi Delta Attention: a recurrence with one state S [K, V] a head, `S ← diag(exp g_t) S`, then
  * `S ← S + β_t k_t (v_t - k_tᵀ S)ᵀ`, giving `out_t = scale · q_tᵀ S`; the formulas are in docs/kda.md. Enqueues and returns
@@ -259,11 +266,20 @@ function countChunks(cuSeqlens: Int32Array | undefined, batch: number, tokens: n
  * anything is allocated or run
  */
 export function kdaForward(
-  ...args: [...KdaForwardOperands, options: KdaForwardOptions & { outputFinalState: true }]
-): KdaForwardResultWithState;
-export function kdaForward(...args: [...KdaForwardOperands, options?: KdaForwardOptions]): KdaForwardResult;
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  g: Tensor,
+  beta: Tensor,
+  options?: KdaForwardOptions,
+): KdaForwardResult;
 export function kdaForward(
-  ...[q, k, v, g, beta, options = {}]: [...KdaForwardOperands, options?: KdaForwardOptions]
+  q: Tensor,
+  k: Tensor,
+  v: Tensor,
+  g: Tensor,
+  beta: Tensor,
+  options: KdaForwardOptions = {},
 ): KdaForwardResult {
   const caller = 'kdaForward';
   expectKnownOptions(caller, options, FORWARD_OPTIONS);

@@ -30,9 +30,15 @@ test('memory that is kept for later calls is bounded, and what was unused for lo
   expect(faults).toBeLessThan(36);
 });
 
-// Queued calls keep their results until they are done, 60 of them more than there is. Expected value: all 60 calls.
-test('where memory is short, a call waits for those before it', async () => {
-  expect(await runScript('shortMemory.ts')).toEqual({ code: 0, signal: null, stdout: '60', stderr: '' });
+// Queued calls keep their results until they are done, 60 of them more than there is; a read needs its bytes once. Expected
+// values: all 60 calls, and the bytes asked for.
+test.each([
+  ['a call waits for those before it', 'calls', 60],
+  ['a read that fits is done', 'read', 400 * 2 ** 20],
+  ['what is kept for other sizes is given back', 'kept', 700 * 2 ** 20],
+])('where memory is short, %s', async (_title, way, number) => {
+  const end = await runScript('shortMemory.ts', { args: [way] });
+  expect(end).toEqual({ code: 0, signal: null, stdout: String(number), stderr: '' });
 });
 
 test.each(['turn', 'loop'])(
