@@ -1,7 +1,9 @@
 import { attention, type TfjsAttentionOptions } from '../../lib/integrations/tfjs';
+import type { AttentionReferenceOptions } from '../../lib/reference/attention';
 import { Random } from '../support/random';
+import { attentionNaturals } from '../support/tolerance';
 import { naiveAttention } from './naive';
-import { expectSameWithGradients, randomTensor, type Named } from './support';
+import { expectSameWithGradients, randomTensor, type Named, type Naturals } from './support';
 
 interface Case {
   readonly q: number[];
@@ -9,7 +11,7 @@ interface Case {
   /** Default: like k. */
   readonly v?: number[];
   readonly sink?: boolean;
-  readonly options?: TfjsAttentionOptions;
+  readonly options?: Omit<TfjsAttentionOptions & AttentionReferenceOptions, 'sink'>;
 }
 
 const CASES: Record<string, Case> = {
@@ -42,9 +44,18 @@ test.each(Object.entries(CASES))('attention equals the naive formula: %s', (name
     inputs,
     (x) => [attention(x['q'], x['k'], x['v'], { ...withSink(x), device: 'cpu', dtype: 'float32' })],
     (x) => [naiveAttention(x['q'], x['k'], x['v'], withSink(x))],
-    1e-5,
+    { naturals: naturalsOf(options) },
   );
 });
+
+/** Of a sink's gradient, which is a sum over the queries. */
+function naturalsOf(options: Case['options']): Naturals {
+  return ({ q, k, v, sink }, [dOut]): Record<string, number> => {
+    if (!sink) return {};
+    const item = { title: '', inputs: { q, k, v }, dOut, options: { ...options, sink } };
+    return { sink: attentionNaturals(item, 'float32').dSink };
+  };
+}
 
 // A rounded operand is off by up to 2^-9 of itself; sums over random signs keep results and gradients near that.
 test('attention in bfloat16 is close to the float32 formula', () => {
@@ -55,6 +66,6 @@ test('attention in bfloat16 is close to the float32 formula', () => {
     inputs,
     (x) => [attention(x['q'], x['k'], x['v'], { causal: true, device: 'cpu', dtype: 'bfloat16' })],
     (x) => [naiveAttention(x['q'], x['k'], x['v'], { causal: true })],
-    0.02,
+    { rounding: 0.02 },
   );
 });

@@ -1,8 +1,10 @@
 import * as tf from '@tensorflow/tfjs';
 import { kda, kdaWithState, type TfjsKdaOptions } from '../../lib/integrations/tfjs';
+import type { KdaReferenceOptions } from '../../lib/reference/kda';
+import { kdaNaturals } from '../support/kdaTolerance';
 import { Random } from '../support/random';
 import { naiveKda } from './naive';
-import { expectSameWithGradients, randomTensor, type Named } from './support';
+import { expectSameWithGradients, randomTensor, type Named, type Naturals } from './support';
 
 interface Case {
   readonly batch?: number;
@@ -15,7 +17,9 @@ interface Case {
   readonly aLog?: boolean;
   readonly dtBias?: 'rows' | 'flat';
   readonly initialState?: boolean;
-  readonly options?: Omit<TfjsKdaOptions, 'initialState'>;
+  readonly options?: Omit<TfjsKdaOptions & KdaReferenceOptions, 'initialState' | 'gate'> & {
+    gate?: { lowerBound?: number };
+  };
 }
 
 const CASES: Record<string, Case> = {
@@ -49,7 +53,7 @@ test.each(Object.entries(CASES))('kdaWithState equals the naive recurrence: %s',
     return Object.values(kdaWithState(...operands, { ...options, ...PLACEMENT }));
   };
   const expected = (x: Named) => Object.values(naiveKda(...callOf(item, x)));
-  expectSameWithGradients(name, inputsOf(name, item), actual, expected, 2e-5);
+  expectSameWithGradients(name, inputsOf(name, item), actual, expected, { naturals: naturalsOf(item) });
 });
 
 test.each(['no options', 'all together'])('kda equals the naive recurrence: %s', (name) => {
@@ -59,7 +63,7 @@ test.each(['no options', 'all together'])('kda equals the naive recurrence: %s',
     return [kda(...operands, { ...options, ...PLACEMENT })];
   };
   const expected = (x: Named) => [naiveKda(...callOf(item, x)).out];
-  expectSameWithGradients(name, inputsOf(name, item), actual, expected, 2e-5);
+  expectSameWithGradients(name, inputsOf(name, item), actual, expected, { naturals: naturalsOf(item) });
 });
 
 function callOf(item: Case, { q, k, v, g, beta, initialState, ...gateTensors }: Named) {
@@ -70,6 +74,19 @@ function callOf(item: Case, { q, k, v, g, beta, initialState, ...gateTensors }: 
     ...(initialState && { initialState }),
   };
   return [[q, k, v, g, beta], options] as const;
+}
+
+/** Of the gradients of the gate's parameters, which are sums over the tokens. */
+function naturalsOf({ options }: Case): Naturals {
+  const gate = options?.gate;
+  if (!gate) return () => ({});
+  return ({ q, k, v, g, beta, initialState, ...gateTensors }, [dOut, dFinalState]) => {
+    const { dALog, dDtBias } = kdaNaturals({
+      ...{ title: '', inputs: { q, k, v, g, beta }, dOut, ...(dFinalState && { dFinalState }) },
+      options: { ...options, gate: { ...gate, ...gateTensors }, ...(initialState && { initialState }) },
+    });
+    return { aLog: dALog!.largest, dtBias: dDtBias!.largest };
+  };
 }
 
 function inputsOf(name: string, item: Case): Named {
@@ -114,6 +131,5 @@ test('a chain of calls through the state equals one call, gradients too', () => 
       const { q, k, v, g, beta, initialState } = x;
       return Object.values(kdaWithState(q, k, v, g, beta, { device: 'cpu', initialState: initialState }));
     },
-    1e-5,
   );
 });
